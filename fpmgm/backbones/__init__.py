@@ -1,0 +1,1 @@
+"""Published architectures, one file each."""

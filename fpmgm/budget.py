@@ -1,0 +1,146 @@
+"""Budget: block evaluations, and how a sampler spends them.
+
+A denoising step costs K_pre + N K_fp + K_post block evaluations; a block run at a subset of positions counts as one.
+Allocations are named in sampling order: `decreasing` runs more solver iterations early.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fpmgm.names import choose
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Blocks before, inside and after the fixed point; a plain stack of L blocks is (L, 0, 0)."""
+
+    pre: int
+    fp: int
+    post: int
+
+    def __post_init__(self) -> None:
+        if min(self.pre, self.fp, self.post) < 0 or self.pre + self.fp + self.post < 1:
+            raise ValueError(f"blocks are {self.pre}/{self.fp}/{self.post}; none may be negative, nor all 0")
+
+    def step(self, num_iters: int) -> int:
+        """Block evaluations of one denoising step with that many solver iterations."""
+        return self.pre + num_iters * self.fp + self.post
+
+    @property
+    def smallest_step(self) -> int:
+        return self.step(1 if self.fp else 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a budget buys: the solver iterations of each denoising step, and what they cost together."""
+
+    budget: int
+    spent: int
+    iterations: tuple[int, ...]
+
+    @property
+    def num_steps(self) -> int:
+        return len(self.iterations)
+
+
+def _weight_fixed(i: int, num_steps: int) -> float:
+    return 1.0
+
+
+def _weight_decreasing(i: int, num_steps: int) -> float:
+    return 1.5 - i / max(num_steps - 1, 1)
+
+
+def _weight_increasing(i: int, num_steps: int) -> float:
+    return _weight_decreasing(num_steps - 1 - i, num_steps)
+
+
+def _weight_cosine(i: int, num_steps: int) -> float:
+    return (1 - math.cos(math.pi * (i + 0.5) / num_steps)) / 2
+
+
+def _weight_front_loaded(i: int, num_steps: int) -> float:
+    return 3.0 if i < math.ceil(num_steps / 4) else 1.0
+
+
+ALLOCATIONS: dict[str, Callable[[int, int], float]] = {
+    "fixed": _weight_fixed,
+    "decreasing": _weight_decreasing,
+    "increasing": _weight_increasing,
+    "cosine": _weight_cosine,
+    "front-loaded": _weight_front_loaded,
+}
+"""The weight of step i of num_steps: even; 1.5 falling to 0.5; the reverse; a rising half cosine; the first quarter
+of the steps three times the rest."""
+
+
+def allocate(total: int, num_steps: int, allocation: str = "decreasing") -> tuple[int, ...]:
+    """Share `total` solver iterations out over the steps: one each, the rest by weight and largest remainder.
+
+    >>> allocate(16, 4)
+    (6, 4, 4, 2)
+    """
+    weight = choose("allocation", allocation, ALLOCATIONS)
+    if num_steps < 1:
+        raise ValueError(f"num_steps is {num_steps}; at least 1 is needed")
+    if total < num_steps:
+        raise ValueError(f"{total} iterations for {num_steps} steps; every step needs one: give at least {num_steps}")
+    weights = [weight(i, num_steps) for i in range(num_steps)]
+    quotas = [(total - num_steps) * w / sum(weights) for w in weights]
+    counts = [math.floor(quota) for quota in quotas]
+    by_remainder = sorted(range(num_steps), key=lambda i: counts[i] - quotas[i])  # stable: earlier steps first
+    for i in by_remainder[: total - num_steps - sum(counts)]:
+        counts[i] += 1
+    return tuple(1 + count for count in counts)
+
+
+def plan(
+    budget: int,
+    cost: Cost,
+    *,
+    num_steps: int | None = None,
+    allocation: str = "decreasing",
+    iters_per_step: int = 4,
+) -> Plan:
+    """Spend as many block evaluations of the budget as can be spent.
+
+    Without `num_steps`, as many steps as the budget allows at `iters_per_step` iterations each on average.
+
+    >>> plan(96, Cost(1, 1, 1)).iterations
+    (6, 5, 5, 5, 5, 5, 4, 4, 4, 4, 4, 3, 3, 3, 2, 2)
+    >>> plan(100, Cost(12, 0, 0))
+    Plan(budget=100, spent=96, iterations=(0, 0, 0, 0, 0, 0, 0, 0))
+    """
+    choose("allocation", allocation, ALLOCATIONS)
+    if iters_per_step < 1:
+        raise ValueError(f"iters_per_step is {iters_per_step}; at least 1 is needed")
+    if num_steps is None:
+        num_steps = max(budget // cost.step(iters_per_step), 1)
+    if num_steps < 1:
+        raise ValueError(f"num_steps is {num_steps}; at least 1 is needed")
+    smallest = num_steps * cost.smallest_step
+    if budget < smallest:
+        raise ValueError(_infeasible(budget, cost, num_steps, smallest))
+    if cost.fp == 0:
+        return Plan(budget=budget, spent=smallest, iterations=(0,) * num_steps)
+    total = (budget - num_steps * (cost.pre + cost.post)) // cost.fp
+    iterations = allocate(total, num_steps, allocation)
+    return Plan(budget=budget, spent=block_evals(iterations, cost), iterations=iterations)
+
+
+def block_evals(iterations: Sequence[int], cost: Cost) -> int:
+    """Block evaluations of a run with these solver iterations."""
+    return sum(cost.step(num_iters) for num_iters in iterations)
+
+
+def _infeasible(budget: int, cost: Cost, num_steps: int, smallest: int) -> str:
+    steps = "1 denoising step" if num_steps == 1 else f"{num_steps} denoising steps"
+    blocks = f"{cost.pre}/{cost.fp}/{cost.post}" if cost.fp else f"{cost.pre + cost.post}"
+    message = (
+        f"a budget of {budget} block evaluations is too small for {steps} of a model of {blocks} blocks; "
+        f"the smallest feasible budget is {smallest}"
+    )
+    fewer = budget // cost.smallest_step
+    return f"{message}, or take at most {fewer} steps" if fewer and num_steps > 1 else message

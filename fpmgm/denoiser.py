@@ -1,0 +1,176 @@
+"""Denoiser: pre (P) -> injection (G) -> fixed point (F) -> post (H), then the head where logits are needed (Eq. 2).
+
+A plain stack is the same class with no fixed-point block, so everything downstream treats both alike.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from torch import nn
+
+from fpmgm.budget import Cost
+from fpmgm.gradients import Gradient, sjfb
+from fpmgm.injection import Injection
+from fpmgm.solvers import Solver, picard
+from fpmgm.types import Features, Hidden, Logits, PerSequence, Positions, Rows, Tokens
+
+
+class Conditioning(Protocol):
+    """What the blocks need besides h (modulations, rotations): made once per denoising step."""
+
+    def rows(self, rows: Rows) -> "Conditioning":
+        """The same for those sequences of the batch only."""
+        ...
+
+    def freeze_dropout(self, h: Hidden) -> "Conditioning":
+        """The same with one dropout pattern, drawn now, that every later use shares."""
+        ...
+
+
+class Backbone(Protocol):
+    """An embedding, a stack of blocks and a head: what a published architecture brings."""
+
+    mask_id: int
+    vocab_size: int
+    max_length: int
+    blocks: nn.ModuleList
+
+    def condition(self, z: Tokens, t: float | PerSequence) -> Any:
+        """The `Conditioning` of a denoising step."""
+        ...
+
+    def embed(self, z: Tokens) -> Hidden: ...
+
+    def run_block(self, index: int, h: Hidden, cond: Any) -> Hidden: ...
+
+    def run_block_at(self, index: int, h: Hidden, cond: Any, positions: Positions) -> Features:
+        """`run_block` at some positions, computed for those only."""
+        ...
+
+    def finish(self, features: Features, cond: Any, positions: Positions) -> Features:
+        """The final norm."""
+        ...
+
+    def head(self, features: Features) -> Logits: ...
+
+
+@dataclass(frozen=True)
+class FixedPointMap:
+    """h -> F(h; u, t) for a whole batch, or for some of its sequences."""
+
+    denoiser: "Denoiser"
+    constant: Hidden  # the part of the injection that depends on h_pre alone
+    cond: Any
+
+    def __call__(self, h: Hidden, rows: Rows | None = None) -> Hidden:
+        constant, cond = self.constant, self.cond
+        if rows is not None:
+            constant, cond = constant[rows], cond.rows(rows)
+        return self.denoiser.fixed_point_blocks(h, constant, cond)
+
+
+class Denoised(NamedTuple):
+    features: Features
+    residual: PerSequence  # of the fixed point; 0 for a plain stack
+
+
+class Denoiser(nn.Module):
+    """A backbone cut into K_pre blocks, K_fp blocks solved to a fixed point and K_post blocks."""
+
+    backbone: Backbone
+    injection: Injection | None
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        cost: Cost,
+        *,
+        injection: Injection | None = None,
+        frozen_dropout: bool = False,
+    ) -> None:
+        super().__init__()
+        total = cost.pre + cost.fp + cost.post
+        split = f"{cost.pre}/{cost.fp}/{cost.post}"
+        if total != len(backbone.blocks):
+            raise ValueError(f"{split} blocks make {total}, but the backbone has {len(backbone.blocks)}")
+        if cost.fp == 0 and cost.post > 0:
+            raise ValueError(f"{split} blocks have no fixed point; write a plain stack as {total}/0/0")
+        if (injection is None) != (cost.fp == 0):
+            raise ValueError("a fixed point needs an injection, and a plain stack has no use for one")
+        self.backbone = backbone
+        self.injection = injection
+        self.cost = cost
+        self.frozen_dropout = frozen_dropout
+
+    @property
+    def mask_id(self) -> int:
+        return self.backbone.mask_id
+
+    @property
+    def max_length(self) -> int:
+        return self.backbone.max_length
+
+    def condition(self, z: Tokens, t: float | PerSequence) -> Any:
+        """Modulations and rotations of all blocks, for pre, fixed_point_map and post of one denoising step."""
+        return self.backbone.condition(z, t)
+
+    def pre(self, z: Tokens, cond: Any) -> Hidden:
+        """h_pre = P(z, t). Of a plain stack, all blocks but the last, which `post` runs."""
+        h = self.backbone.embed(z)
+        for index in range(self.cost.pre if self.cost.fp else self.cost.pre - 1):
+            h = self.backbone.run_block(index, h, cond)
+        return h
+
+    def fixed_point_map(self, h_pre: Hidden, cond: Any) -> FixedPointMap:
+        """h -> F(h; G(h_pre), t)."""
+        if self.injection is None:
+            raise ValueError("a plain stack has no fixed-point map; check `denoiser.cost.fp` first")
+        if self.frozen_dropout and self.training:
+            cond = cond.freeze_dropout(h_pre)
+        return FixedPointMap(self, self.injection.constant(h_pre), cond)
+
+    def fixed_point_blocks(self, h: Hidden, constant: Hidden, cond: Any) -> Hidden:
+        """One iteration: the injection, then the K_fp shared blocks."""
+        assert self.injection is not None
+        h = self.injection(h, constant)
+        for index in range(self.cost.pre, self.cost.pre + self.cost.fp):
+            h = self.backbone.run_block(index, h, cond)
+        return h
+
+    def post(self, h_star: Hidden, cond: Any, positions: Positions) -> Features:
+        """What the head reads at those positions, in row-major order; the last block runs only there."""
+        last = len(self.backbone.blocks) - 1
+        if self.cost.fp and self.cost.post == 0:
+            features = h_star[positions]
+        else:
+            for index in range(self.cost.pre + self.cost.fp, last):
+                h_star = self.backbone.run_block(index, h_star, cond)
+            features = self.backbone.run_block_at(last, h_star, cond, positions)
+        return self.backbone.finish(features, cond, positions)
+
+    def head(self, features: Features) -> Logits:
+        """Logits over all symbols, the mask included; `masking.without_mask` forbids it."""
+        return self.backbone.head(features)
+
+    def forward(
+        self,
+        z: Tokens,
+        t: float | PerSequence,
+        positions: Positions,
+        *,
+        num_no_grad: int = 0,
+        num_grad: int = 0,
+        gradient: Gradient = sjfb,
+        solver: Solver = picard,
+    ) -> Denoised:
+        """Features at those positions, from a solver that starts at h_pre: the pass that training runs."""
+        if self.cost.fp == 0 and num_no_grad + num_grad > 0:
+            raise ValueError(f"{num_no_grad} + {num_grad} iterations asked of a plain stack; it takes 0")
+        cond = self.condition(z, t)
+        h = self.pre(z, cond)
+        residual = h.new_zeros(len(h))
+        if self.cost.fp:
+            f = self.fixed_point_map(h, cond)
+            solution = gradient(f, h, num_no_grad=num_no_grad, num_grad=num_grad, solver=solver)
+            h, residual = solution.h, solution.residual
+        return Denoised(self.post(h, cond, positions), residual)

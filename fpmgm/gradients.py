@@ -1,0 +1,124 @@
+"""How training differentiates Fix(F): a choice apart from the solver.
+
+Every rule runs the same num_no_grad + num_grad iterations and differs in what the backward pass sees.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Generator, Tensor
+
+from fpmgm.names import choose
+from fpmgm.solvers import Solution, Solver, picard
+from fpmgm.types import Hidden, Map, Rows
+
+
+class Gradient(Protocol):
+    def __call__(self, f: Map, h: Hidden, *, num_no_grad: int, num_grad: int, solver: Solver = picard) -> Solution: ...
+
+
+def sjfb(f: Map, h: Hidden, *, num_no_grad: int, num_grad: int, solver: Solver = picard) -> Solution:
+    """Stochastic Jacobian-free backpropagation: iterate without gradients, then with (appendix A.1).
+
+    In the first part the state and the injection inside f are both cut off. With num_no_grad = 0 nothing is,
+    and the result is plain autograd.
+    """
+    if num_no_grad == 0:
+        return solver(f, h, num_grad)
+    with torch.no_grad():
+        first = solver(f, h, num_no_grad)
+    second = solver(f, first.h, num_grad)
+    return replace(second, num_iters=first.num_iters + second.num_iters)
+
+
+def jfb(f: Map, h: Hidden, *, num_no_grad: int, num_grad: int, solver: Solver = picard) -> Solution:
+    """Jacobian-free backpropagation: only the last iteration has gradients."""
+    return sjfb(f, h, num_no_grad=num_no_grad + num_grad - 1, num_grad=1, solver=solver)
+
+
+def unrolled(f: Map, h: Hidden, *, num_no_grad: int, num_grad: int, solver: Solver = picard) -> Solution:
+    """Autograd through every iteration."""
+    return sjfb(f, h, num_no_grad=0, num_grad=num_no_grad + num_grad, solver=solver)
+
+
+def implicit(
+    f: Map,
+    h: Hidden,
+    *,
+    num_no_grad: int,
+    num_grad: int,
+    solver: Solver = picard,
+    num_backward: int | None = None,
+) -> Solution:
+    """The implicit function theorem: the backward pass solves g = J^T g + dL/dh for as many iterations.
+
+    Exact at a fixed point. `num_backward` sets the iterations of the backward solve, each one
+    vector-Jacobian product.
+    """
+    num_iters = num_no_grad + num_grad
+    start = h
+    if num_iters > 1:
+        with torch.no_grad():
+            start = solver(f, h, num_iters - 1).h
+    point = start.detach().requires_grad_()
+    last = picard(f, point, 1)
+    h_star = last.h.clone()  # the hook sits behind the clone, so that `adjoint` does not call it again
+
+    def adjoint(g: Hidden, incoming: Hidden, rows: Rows | None) -> Hidden:
+        whole = g if rows is None else torch.zeros_like(incoming).index_copy(0, rows, g)
+        (image,) = torch.autograd.grad(last.h, point, whole, retain_graph=True)
+        image = image + incoming
+        return image if rows is None else image[rows]
+
+    def solve_adjoint(incoming: Tensor) -> Tensor:
+        def backward_map(g: Hidden, rows: Rows | None = None) -> Hidden:
+            return adjoint(g, incoming, rows)
+
+        return solver(backward_map, incoming, num_backward or num_iters).h
+
+    if h_star.requires_grad:
+        h_star.register_hook(solve_adjoint)
+    return replace(last, h=h_star, num_iters=last.num_iters + (num_iters - 1))
+
+
+GRADIENTS: dict[str, Callable[..., Solution]] = {
+    "sjfb": sjfb,
+    "jfb": jfb,
+    "unrolled": unrolled,
+    "implicit": implicit,
+}
+
+
+def gradient_by_name(name: str) -> Callable[..., Solution]:
+    """The gradient rule of that name: `sjfb`, `jfb`, `unrolled` or `implicit`."""
+    return choose("gradient", name, GRADIENTS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class IterationCounts:
+    """How many iterations an update runs without and with gradients, each drawn uniformly (section 3.2)."""
+
+    no_grad_min: int = 0
+    no_grad_max: int = 4
+    grad_min: int = 3
+    grad_max: int = 6
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.no_grad_min <= self.no_grad_max:
+            raise ValueError(
+                f"no-grad iterations are {self.no_grad_min} to {self.no_grad_max}; "
+                "they must satisfy 0 <= no_grad_min <= no_grad_max"
+            )
+        if not 1 <= self.grad_min <= self.grad_max:
+            raise ValueError(
+                f"gradient iterations are {self.grad_min} to {self.grad_max}; "
+                "they must satisfy 1 <= grad_min <= grad_max"
+            )
+
+    def __call__(self, *, rng: Generator) -> tuple[int, int]:
+        """(num_no_grad, num_grad). Give every process a generator of the same (seed, update)."""
+        num_no_grad = torch.randint(self.no_grad_min, self.no_grad_max + 1, (), generator=rng)
+        num_grad = torch.randint(self.grad_min, self.grad_max + 1, (), generator=rng)
+        return int(num_no_grad), int(num_grad)

@@ -1,0 +1,108 @@
+"""Injection: how the fixed-point map sees its input again at every iteration.
+
+u = G(h_pre) once, then the blocks read inject(h, u). The part that depends on u alone is computed once per solve.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+
+from fpmgm.names import choose
+from fpmgm.types import Hidden
+
+Mix = Callable[[Hidden], Hidden]
+
+
+class MLPInjection(nn.Module):
+    """fc2(gelu(fc1([h, u]))): the paper's, 6 D^2 weights besides G."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(2 * width, 2 * width)
+        self.fc2 = nn.Linear(2 * width, width)
+
+    def constant(self, u: Hidden) -> Hidden:
+        return F.linear(u, self.fc1.weight[:, u.shape[-1] :], self.fc1.bias)
+
+    def forward(self, h: Hidden, constant: Hidden) -> Hidden:
+        hidden = F.linear(h, self.fc1.weight[:, : h.shape[-1]]) + constant
+        return self.fc2(F.gelu(hidden, approximate="tanh"))
+
+    def set_exact(self, a: float, b: float) -> None:
+        width = self.fc2.out_features
+        eye = torch.eye(width)
+        half = torch.cat([a * eye, b * eye], dim=1)
+        self.fc1.weight.copy_(torch.cat([half, -half]))  # gelu(x) - gelu(-x) = x
+        self.fc2.weight.copy_(torch.cat([eye, -eye], dim=1))
+        self.fc1.bias.zero_()
+        self.fc2.bias.zero_()
+
+
+class LinearInjection(nn.Module):
+    """fc([h, u]): 2 D^2 weights besides G."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.fc = nn.Linear(2 * width, width)
+
+    def constant(self, u: Hidden) -> Hidden:
+        return F.linear(u, self.fc.weight[:, u.shape[-1] :], self.fc.bias)
+
+    def forward(self, h: Hidden, constant: Hidden) -> Hidden:
+        return F.linear(h, self.fc.weight[:, : h.shape[-1]]) + constant
+
+    def set_exact(self, a: float, b: float) -> None:
+        eye = torch.eye(self.fc.out_features)
+        self.fc.weight.copy_(torch.cat([a * eye, b * eye], dim=1))
+        self.fc.bias.zero_()
+
+
+class AddInjection(nn.Module):
+    """a h + b u, half and half at first: one learned number each, besides G."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor([0.5, 0.5]))
+
+    def constant(self, u: Hidden) -> Hidden:
+        return self.scale[1] * u
+
+    def forward(self, h: Hidden, constant: Hidden) -> Hidden:
+        return self.scale[0] * h + constant
+
+    def set_exact(self, a: float, b: float) -> None:
+        self.scale.copy_(torch.tensor([a, b]))
+
+
+INJECTIONS: dict[str, Callable[[int], MLPInjection | LinearInjection | AddInjection]] = {
+    "mlp": MLPInjection,
+    "linear": LinearInjection,
+    "add": AddInjection,
+}
+
+
+class Injection(nn.Module):
+    """G and the mix of h with u = G(h_pre)."""
+
+    def __init__(self, kind: str, width: int, *, has_projection: bool = True) -> None:
+        super().__init__()
+        self.project = nn.Linear(width, width) if has_projection else nn.Identity()
+        self.mix = choose("injection", kind, INJECTIONS)(width)
+
+    def constant(self, h_pre: Hidden) -> Hidden:
+        """All that depends on h_pre alone: once per solve."""
+        return self.mix.constant(self.project(h_pre))
+
+    def forward(self, h: Hidden, constant: Hidden) -> Hidden:
+        """What the fixed-point blocks read: once per iteration."""
+        return self.mix(h, constant)
+
+    @torch.no_grad()
+    def set_exact(self, a: float, b: float) -> None:
+        """Set the weights so that the injection returns a h + b h_pre, exactly."""
+        if isinstance(self.project, nn.Linear):
+            nn.init.eye_(self.project.weight)
+            nn.init.zeros_(self.project.bias)
+        self.mix.set_exact(a, b)

@@ -1,0 +1,170 @@
+"""Sampling: Algorithm 1, once, for text and images, for fixed points and plain stacks."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from fpmgm.denoiser import Denoiser
+from fpmgm.masking import without_mask
+from fpmgm.randomness import Streams
+from fpmgm.reuse import Reuse, no_reuse
+from fpmgm.solvers import Solution, Solver, picard
+from fpmgm.transitions import Transition
+from fpmgm.types import Counts, Hidden, Positions, Solved, State, Tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One denoising step as `on_step` sees it."""
+
+    index: int
+    t: float
+    t_next: float
+    z: Tokens  # before the step: what `solution` was solved for
+    z_next: Tokens  # after it
+    positions: Positions  # where logits were computed
+    h_pre: Hidden
+    h_init: Hidden  # where the solver started
+    solution: Solution  # of a plain stack: h_pre, after 0 iterations
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampled:
+    """Finished sequences and what they cost."""
+
+    z: Tokens
+    block_evals: Counts  # by sequence
+    unspent: Counts  # block evaluations that a solver's tolerance saved, by sequence
+
+
+def even_times(num_steps: int) -> tuple[float, ...]:
+    """num_steps + 1 times from 1 down to 0, evenly spaced."""
+    if num_steps < 1:
+        raise ValueError(f"num_steps is {num_steps}; at least 1 is needed")
+    return tuple(1 - i / num_steps for i in range(num_steps + 1))
+
+
+def masked_start(denoiser: Denoiser, prompts: Sequence[Sequence[int]], length: int | None = None) -> Tokens:
+    """One row per prompt, filled up with masks to `length` (the model's if None).
+
+    A prompt may itself hold masks: whatever is not a mask is given, at any position. An empty prompt gives a
+    sequence of masks.
+    """
+    length = denoiser.max_length if length is None else length
+    if not prompts:
+        raise ValueError("no prompts; give one per sequence, [] for an empty one")
+    for index, prompt in enumerate(prompts):
+        if len(prompt) > length:
+            raise ValueError(f"prompt {index} has {len(prompt)} tokens, but there is room for {length}")
+    rows = [[*prompt, *[denoiser.mask_id] * (length - len(prompt))] for prompt in prompts]
+    return torch.tensor(rows, dtype=torch.long, device=next(denoiser.parameters()).device)
+
+
+@torch.no_grad()
+def sample(
+    denoiser: Denoiser,
+    z: Tokens,
+    *,
+    times: Sequence[float],
+    iterations: Sequence[int],
+    transition: Transition,
+    rng: Streams,
+    reuse: Reuse = no_reuse,
+    solver: Solver = picard,
+    on_step: Callable[[Step], None] | None = None,
+) -> Sampled:
+    """Denoise z along times[0] > ... > times[-1] = 0, with iterations[i] solver iterations at step i.
+
+    Tokens of z that are not masks are given, and stay. A plain stack takes iterations of 0 and no reuse.
+    """
+    _check(denoiser, z, times, iterations, rng, reuse)
+    is_given = z != denoiser.mask_id
+    state = State(
+        z=z,
+        mask_id=denoiser.mask_id,
+        is_given=is_given,
+        confidence=torch.zeros(z.shape, dtype=torch.float64, device=z.device),
+    )
+    spent = torch.zeros(len(z), dtype=torch.long, device=z.device)
+    last = None
+    with _evaluating(denoiser):
+        for index, (num_iters, (t, t_next)) in enumerate(zip(iterations, pairwise(times), strict=True)):
+            positions = transition.positions(state, t, t_next, rng=rng)  # most rules choose before they see a logit
+            cond = denoiser.condition(state.z, t)
+            h_pre = denoiser.pre(state.z, cond)
+            h_init = reuse(h_pre, state.z, last, mask_id=denoiser.mask_id)
+            solution = _solve(denoiser, h_pre, h_init, cond, solver, num_iters)
+            logits = denoiser.head(denoiser.post(solution.h, cond, positions)).double()  # see docs/numerics.md
+            logits = without_mask(logits, mask_id=denoiser.mask_id)
+            last = Solved(z=state.z, h_star=solution.h)  # before z moves: the tokens it was solved for
+            state = transition.write(state, logits, positions, t, t_next, rng=rng)
+            spent += denoiser.cost.pre + denoiser.cost.post + solution.num_iters * denoiser.cost.fp
+            if on_step is not None:
+                on_step(
+                    Step(
+                        index=index,
+                        t=t,
+                        t_next=t_next,
+                        z=last.z,
+                        z_next=state.z,
+                        positions=positions,
+                        h_pre=h_pre,
+                        h_init=h_init,
+                        solution=solution,
+                    )
+                )
+    allotted = sum(denoiser.cost.step(num_iters) for num_iters in iterations)
+    return Sampled(z=state.z, block_evals=spent, unspent=allotted - spent)
+
+
+def _solve(denoiser: Denoiser, h_pre: Hidden, h_init: Hidden, cond: Any, solver: Solver, num_iters: int) -> Solution:
+    if denoiser.cost.fp:
+        return solver(denoiser.fixed_point_map(h_pre, cond), h_init, num_iters)
+    none = torch.zeros(len(h_pre), device=h_pre.device)
+    return Solution(h=h_pre, residual=none, num_iters=none.long())
+
+
+@contextmanager
+def _evaluating(denoiser: Denoiser) -> Iterator[None]:
+    """Dropout off, then as it was."""
+    was_training = denoiser.training
+    denoiser.eval()
+    try:
+        yield
+    finally:
+        denoiser.train(was_training)
+
+
+def _check(
+    denoiser: Denoiser,
+    z: Tokens,
+    times: Sequence[float],
+    iterations: Sequence[int],
+    rng: Streams,
+    reuse: Reuse,
+) -> None:
+    if z.shape[1] > denoiser.max_length:
+        raise ValueError(f"sequences of {z.shape[1]} tokens; the model takes at most {denoiser.max_length}")
+    if len(rng) != len(z):
+        raise ValueError(f"{len(rng)} random streams for {len(z)} sequences; give one each")
+    if len(iterations) != len(times) - 1:
+        raise ValueError(
+            f"{len(times)} times make {len(times) - 1} steps, but there are iterations for {len(iterations)}"
+        )
+    if not iterations:
+        raise ValueError("no denoising step; give at least two times, such as (1, 0)")
+    for t, t_next in pairwise(times):
+        if not t_next < t:
+            raise ValueError(f"times must fall, but {t_next} follows {t}")
+    if times[0] > 1 or times[-1] != 0:
+        raise ValueError(f"times run from {times[0]} to {times[-1]}; they must start at 1 or below and end at 0")
+    if denoiser.cost.fp and min(iterations) < 1:
+        raise ValueError(
+            f"iterations are {tuple(iterations)}; a model with a fixed point needs at least 1 at every step"
+        )
+    if not denoiser.cost.fp and (max(iterations) > 0 or reuse is not no_reuse):
+        raise ValueError("a plain stack has nothing to iterate or reuse; give iterations of 0 and no_reuse")

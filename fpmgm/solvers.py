@@ -1,0 +1,124 @@
+"""Solvers approximate Fix(F) (Eq. 3). They know nothing of tokens or gradients.
+
+A solver is `(f, h, num_iters) -> Solution`, exact for one and two iterations, which are the normal case. With a
+`tolerance` each sequence stops by itself, and `f(h, rows)` is then asked for the remaining sequences only.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from fpmgm.names import choose
+from fpmgm.types import Counts, Hidden, Map, PerSequence
+
+Window = list[Hidden]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Solution:
+    """What a solver found, how good it is and what it cost. It never raises for lack of convergence."""
+
+    h: Hidden
+    residual: PerSequence  # |f(h) - h| / |h| at the last point where f was evaluated
+    num_iters: Counts  # evaluations of f, sequence by sequence
+
+    @property
+    def row_evals(self) -> int:
+        """Evaluations of f summed over sequences: what was computed."""
+        return int(self.num_iters.sum())
+
+
+class Solver(Protocol):
+    def __call__(self, f: Map, h: Hidden, num_iters: int) -> Solution: ...
+
+
+def picard(f: Map, h: Hidden, num_iters: int, *, tolerance: float | None = None) -> Solution:
+    """Iterate h <- f(h): the paper's solver."""
+    return _iterate(f, h, num_iters, memory=1, mix=_latest, tolerance=tolerance)
+
+
+def anderson(
+    f: Map,
+    h: Hidden,
+    num_iters: int,
+    *,
+    memory: int = 5,
+    ridge: float = 1e-6,
+    tolerance: float | None = None,
+) -> Solution:
+    """Mix the last `memory` images of f so that their combined residual is smallest; Picard if memory is 1."""
+    if memory < 1:
+        raise ValueError(f"memory is {memory}; Anderson needs at least 1")
+
+    def mix(points: Window, images: Window) -> Hidden:
+        return _smallest_residual(points, images, ridge)
+
+    return _iterate(f, h, num_iters, memory=memory, mix=mix, tolerance=tolerance)
+
+
+SOLVERS: dict[str, Callable[..., Solution]] = {"picard": picard, "anderson": anderson}
+
+
+def solver_by_name(name: str) -> Callable[..., Solution]:
+    """The solver of that name: `picard` or `anderson`."""
+    return choose("solver", name, SOLVERS)
+
+
+def _iterate(
+    f: Map,
+    h: Hidden,
+    num_iters: int,
+    *,
+    memory: int,
+    mix: Callable[[Window, Window], Hidden],
+    tolerance: float | None,
+) -> Solution:
+    if num_iters < 1:
+        raise ValueError(f"num_iters is {num_iters}; a solver needs at least 1 iteration")
+    if tolerance is not None and tolerance < 0:
+        raise ValueError(f"tolerance is {tolerance}; it must be 0 or more, or None to run all iterations")
+    points: Window = []
+    images: Window = []
+    batch, rows = h, torch.arange(len(h), device=h.device)  # rows: the sequences that still run
+    residual, spent = h.new_full((len(h),), torch.inf), rows.new_zeros(len(h))
+    for n in range(1, num_iters + 1):
+        is_whole = len(rows) == len(batch)
+        point = batch if is_whole else batch[rows]
+        image = f(point) if is_whole else f(point, rows)
+        points, images = [*points, point][-memory:], [*images, image][-memory:]
+        h = mix(points, images)
+        batch = h if is_whole else batch.index_copy(0, rows, h)
+        spent[rows] = n
+        if tolerance is None and n < num_iters:
+            continue
+        residual[rows] = _relative_residual(point, image)
+        if tolerance is not None:
+            runs_on = residual[rows] > tolerance
+            rows, points, images = rows[runs_on], [p[runs_on] for p in points], [i[runs_on] for i in images]
+            if len(rows) == 0:
+                break
+    return Solution(h=batch, residual=residual, num_iters=spent)
+
+
+def _relative_residual(point: Hidden, image: Hidden) -> PerSequence:
+    with torch.no_grad():
+        moved = torch.linalg.vector_norm(image - point, dim=(1, 2))
+        return moved / torch.linalg.vector_norm(point, dim=(1, 2)).clamp_min(torch.finfo(point.dtype).tiny)
+
+
+def _latest(points: Window, images: Window) -> Hidden:
+    return images[-1]
+
+
+def _smallest_residual(points: Window, images: Window, ridge: float) -> Hidden:
+    stacked = torch.stack(images, dim=1)  # (B, M, L, D)
+    residuals = (stacked - torch.stack(points, dim=1)).flatten(2)  # (B, M, L*D)
+    gram = residuals @ residuals.mT  # (B, M, M)
+    # Scaled to a largest diagonal of 1, so that the ridge holds at any size, exact convergence included.
+    largest = gram.diagonal(dim1=1, dim2=2).amax(dim=1).clamp_min(torch.finfo(gram.dtype).tiny)
+    gram = gram / largest[:, None, None] + ridge * torch.eye(gram.shape[1]).to(gram)
+    weights = torch.linalg.solve(gram, torch.ones_like(gram[..., 0]))
+    weights = weights / weights.sum(dim=1, keepdim=True)
+    return torch.einsum("bm,bmld->bld", weights, stacked)
