@@ -80,7 +80,7 @@ def allocate(total: int, num_steps: int, allocation: str = "decreasing") -> tupl
     """Share `total` solver iterations out over the steps: one each, the rest by weight and largest remainder.
 
     >>> allocate(16, 4)
-    (6, 4, 4, 2)
+    (6, 5, 3, 2)
     """
     weight = choose("allocation", allocation, ALLOCATIONS)
     if num_steps < 1:
@@ -90,7 +90,8 @@ def allocate(total: int, num_steps: int, allocation: str = "decreasing") -> tupl
     weights = [weight(i, num_steps) for i in range(num_steps)]
     quotas = [(total - num_steps) * w / sum(weights) for w in weights]
     counts = [math.floor(quota) for quota in quotas]
-    by_remainder = sorted(range(num_steps), key=lambda i: counts[i] - quotas[i])  # stable: earlier steps first
+    # Equal remainders (up to rounding) favour the heavier step, so that decreasing mirrors increasing.
+    by_remainder = sorted(range(num_steps), key=lambda i: (round(counts[i] - quotas[i], 9), -weights[i]))
     for i in by_remainder[: total - num_steps - sum(counts)]:
         counts[i] += 1
     return tuple(1 + count for count in counts)
@@ -109,7 +110,7 @@ def plan(
     Without `num_steps`, as many steps as the budget allows at `iters_per_step` iterations each on average.
 
     >>> plan(96, Cost(1, 1, 1)).iterations
-    (6, 5, 5, 5, 5, 5, 4, 4, 4, 4, 4, 3, 3, 3, 2, 2)
+    (6, 5, 5, 5, 5, 5, 4, 4, 4, 4, 3, 3, 3, 3, 3, 2)
     >>> plan(100, Cost(12, 0, 0))
     Plan(budget=100, spent=96, iterations=(0, 0, 0, 0, 0, 0, 0, 0))
     """

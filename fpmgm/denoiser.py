@@ -4,17 +4,18 @@ A plain stack is the same class with no fixed-point block, so everything downstr
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import nn
 
 from fpmgm.budget import Cost
 from fpmgm.gradients import Gradient, sjfb
-from fpmgm.injection import Injection
+from fpmgm.injection import Constant, Injection
 from fpmgm.solvers import Solver, picard
 from fpmgm.types import Features, Hidden, Logits, PerSequence, Positions, Rows, Tokens
 
 
+@runtime_checkable
 class Conditioning(Protocol):
     """What the blocks need besides h (modulations, rotations): made once per denoising step."""
 
@@ -27,6 +28,7 @@ class Conditioning(Protocol):
         ...
 
 
+@runtime_checkable
 class Backbone(Protocol):
     """An embedding, a stack of blocks and a head: what a published architecture brings."""
 
@@ -59,7 +61,7 @@ class FixedPointMap:
     """h -> F(h; u, t) for a whole batch, or for some of its sequences."""
 
     denoiser: "Denoiser"
-    constant: Hidden  # the part of the injection that depends on h_pre alone
+    constant: Constant  # the part of the injection that depends on h_pre alone
     cond: Any
 
     def __call__(self, h: Hidden, rows: Rows | None = None) -> Hidden:
@@ -129,7 +131,7 @@ class Denoiser(nn.Module):
             cond = cond.freeze_dropout(h_pre)
         return FixedPointMap(self, self.injection.constant(h_pre), cond)
 
-    def fixed_point_blocks(self, h: Hidden, constant: Hidden, cond: Any) -> Hidden:
+    def fixed_point_blocks(self, h: Hidden, constant: Constant, cond: Any) -> Hidden:
         """One iteration: the injection, then the K_fp shared blocks."""
         assert self.injection is not None
         h = self.injection(h, constant)

@@ -19,6 +19,8 @@ def categorical(logits: Logits, u: PerChoice) -> Chosen:
     weights = (logits - logits.amax(dim=-1, keepdim=True)).exp()
     cumulative = weights.cumsum(dim=-1)
     total = cumulative[:, -1]
+    if not bool(total.isfinite().all()):
+        raise FloatingPointError("logits are not finite: the weights are broken, or training has diverged")
     target = torch.minimum(u.to(total) * total, torch.nextafter(total, torch.zeros_like(total)))
     return torch.searchsorted(cumulative, target[:, None], right=True)[:, 0]
 

@@ -5,7 +5,7 @@ Every rule runs the same num_no_grad + num_grad iterations and differs in what t
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Generator, Tensor
@@ -15,6 +15,7 @@ from fpmgm.solvers import Solution, Solver, picard
 from fpmgm.types import Hidden, Map, Rows
 
 
+@runtime_checkable
 class Gradient(Protocol):
     def __call__(self, f: Map, h: Hidden, *, num_no_grad: int, num_grad: int, solver: Solver = picard) -> Solution: ...
 
@@ -66,15 +67,12 @@ def implicit(
     last = picard(f, point, 1)
     h_star = last.h.clone()  # the hook sits behind the clone, so that `adjoint` does not call it again
 
-    def adjoint(g: Hidden, incoming: Hidden, rows: Rows | None) -> Hidden:
-        whole = g if rows is None else torch.zeros_like(incoming).index_copy(0, rows, g)
-        (image,) = torch.autograd.grad(last.h, point, whole, retain_graph=True)
-        image = image + incoming
-        return image if rows is None else image[rows]
-
     def solve_adjoint(incoming: Tensor) -> Tensor:
         def backward_map(g: Hidden, rows: Rows | None = None) -> Hidden:
-            return adjoint(g, incoming, rows)
+            whole = g if rows is None else torch.zeros_like(incoming).index_copy(0, rows, g)
+            (image,) = torch.autograd.grad(last.h, point, whole, retain_graph=True)
+            image = image + incoming
+            return image if rows is None else image[rows]
 
         return solver(backward_map, incoming, num_backward or num_iters).h
 

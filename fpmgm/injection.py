@@ -6,13 +6,14 @@ u = G(h_pre) once, then the blocks read inject(h, u). The part that depends on u
 from collections.abc import Callable
 
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from fpmgm.names import choose
 from fpmgm.types import Hidden
 
-Mix = Callable[[Hidden], Hidden]
+Constant = Float[Tensor, "B L C"]  # what depends on u alone; C is D or 2 D
 
 
 class MLPInjection(nn.Module):
@@ -23,10 +24,10 @@ class MLPInjection(nn.Module):
         self.fc1 = nn.Linear(2 * width, 2 * width)
         self.fc2 = nn.Linear(2 * width, width)
 
-    def constant(self, u: Hidden) -> Hidden:
+    def constant(self, u: Hidden) -> Constant:
         return F.linear(u, self.fc1.weight[:, u.shape[-1] :], self.fc1.bias)
 
-    def forward(self, h: Hidden, constant: Hidden) -> Hidden:
+    def forward(self, h: Hidden, constant: Constant) -> Hidden:
         hidden = F.linear(h, self.fc1.weight[:, : h.shape[-1]]) + constant
         return self.fc2(F.gelu(hidden, approximate="tanh"))
 
@@ -47,10 +48,10 @@ class LinearInjection(nn.Module):
         super().__init__()
         self.fc = nn.Linear(2 * width, width)
 
-    def constant(self, u: Hidden) -> Hidden:
+    def constant(self, u: Hidden) -> Constant:
         return F.linear(u, self.fc.weight[:, u.shape[-1] :], self.fc.bias)
 
-    def forward(self, h: Hidden, constant: Hidden) -> Hidden:
+    def forward(self, h: Hidden, constant: Constant) -> Hidden:
         return F.linear(h, self.fc.weight[:, : h.shape[-1]]) + constant
 
     def set_exact(self, a: float, b: float) -> None:
@@ -66,10 +67,10 @@ class AddInjection(nn.Module):
         super().__init__()
         self.scale = nn.Parameter(torch.tensor([0.5, 0.5]))
 
-    def constant(self, u: Hidden) -> Hidden:
+    def constant(self, u: Hidden) -> Constant:
         return self.scale[1] * u
 
-    def forward(self, h: Hidden, constant: Hidden) -> Hidden:
+    def forward(self, h: Hidden, constant: Constant) -> Hidden:
         return self.scale[0] * h + constant
 
     def set_exact(self, a: float, b: float) -> None:
@@ -91,11 +92,11 @@ class Injection(nn.Module):
         self.project = nn.Linear(width, width) if has_projection else nn.Identity()
         self.mix = choose("injection", kind, INJECTIONS)(width)
 
-    def constant(self, h_pre: Hidden) -> Hidden:
+    def constant(self, h_pre: Hidden) -> Constant:
         """All that depends on h_pre alone: once per solve."""
         return self.mix.constant(self.project(h_pre))
 
-    def forward(self, h: Hidden, constant: Hidden) -> Hidden:
+    def forward(self, h: Hidden, constant: Constant) -> Hidden:
         """What the fixed-point blocks read: once per iteration."""
         return self.mix(h, constant)
 

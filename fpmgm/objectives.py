@@ -9,6 +9,7 @@ from torch.nn import functional as F  # noqa: N812
 from fpmgm.denoiser import Denoiser
 from fpmgm.gradients import Gradient, IterationCounts, sjfb
 from fpmgm.masking import MaskSchedule, corrupt, linear, stratified_times, without_mask
+from fpmgm.names import choose
 from fpmgm.solvers import Solver, picard
 from fpmgm.types import Chosen, Logits, PerChoice, PerSequence, Tokens
 
@@ -25,13 +26,18 @@ class Losses:
 class MaskedCrossEntropy:
     """The paper's base objective: cross entropy at masked positions, weighted by w(t) (Eq. 1)."""
 
+    weighting: str = "bound"
+    """`bound`: w(t), mean over all tokens: a bound on their negative log-likelihood, in nats (MDLM).
+    `masked`: no weight, mean over masked tokens (MaskGIT)."""
     schedule: MaskSchedule = linear
     counts: IterationCounts = field(default_factory=IterationCounts)
     gradient: Gradient = sjfb
     solver: Solver = picard
 
+    def __post_init__(self) -> None:
+        choose("weighting", self.weighting, {"bound": None, "masked": None})
+
     def __call__(self, denoiser: Denoiser, x: Tokens, *, rng: Generator) -> Losses:
-        """The mean over all tokens, masked or not: a bound on their negative log-likelihood, in nats."""
         t = stratified_times(len(x), rng=rng).to(x.device)
         z = corrupt(x, t, mask_id=denoiser.mask_id, rng=rng, schedule=self.schedule)
         num_no_grad, num_grad = self.counts(rng=rng) if denoiser.cost.fp else (0, 0)
@@ -46,8 +52,12 @@ class MaskedCrossEntropy:
             solver=self.solver,
         )
         nll = token_nll(denoiser.head(features), x[is_masked], mask_id=denoiser.mask_id)
-        weight = self.schedule.weight(t)[:, None].expand(x.shape)[is_masked]
-        return Losses(total=(weight * nll).sum() / x.numel(), residual=residual)
+        if self.weighting == "masked":
+            total = nll.sum() / is_masked.sum().clamp_min(1)
+        else:
+            weight = self.schedule.weight(t)[:, None].expand(x.shape)[is_masked]
+            total = (weight * nll).sum() / x.numel()
+        return Losses(total=total, residual=residual)
 
 
 def token_nll(logits: Logits, tokens: Chosen, *, mask_id: int) -> PerChoice:

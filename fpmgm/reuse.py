@@ -1,7 +1,7 @@
 """Reuse: where the solver of the next denoising step starts. The fixed point itself does not change."""
 
 from dataclasses import dataclass, fields
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -9,6 +9,7 @@ from fpmgm.names import choose
 from fpmgm.types import Hidden, Solved, Tokens
 
 
+@runtime_checkable
 class Reuse(Protocol):
     def __call__(self, h_pre: Hidden, z: Tokens, last: Solved | None, *, mask_id: int) -> Hidden: ...
 

@@ -6,7 +6,7 @@ A solver is `(f, h, num_iters) -> Solution`, exact for one and two iterations, w
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -30,6 +30,7 @@ class Solution:
         return int(self.num_iters.sum())
 
 
+@runtime_checkable
 class Solver(Protocol):
     def __call__(self, f: Map, h: Hidden, num_iters: int) -> Solution: ...
 

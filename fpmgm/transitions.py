@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from fpmgm.randomness import Streams
 from fpmgm.types import Chosen, Logits, PerChoice, Positions, State, Uniforms
 
 
+@runtime_checkable
 class Transition(Protocol):
     def positions(self, state: State, t: float, t_next: float, *, rng: Streams) -> Positions: ...
 
@@ -115,6 +116,7 @@ SCORES: dict[str, Callable[[Logits, Chosen], PerChoice]] = {
 }
 
 
+@runtime_checkable
 class RemaskRule(Protocol):
     """How ReMDM masks visible tokens again."""
 

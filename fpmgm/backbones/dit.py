@@ -18,7 +18,8 @@ from fpmgm.injection import Injection
 from fpmgm.types import Features, Hidden, Logits, PerSequence, Positions, Rows, Tokens
 
 Vector = Float[Tensor, "#B #L D"]  # a modulation: one per sequence, or one for all
-Heads = Float[Tensor, "B N H d"]
+Heads = Float[Tensor, "B N H d"]  # N positions
+Keys = Float[Tensor, "B L H d"]
 Angles = Float[Tensor, "#B N 1 d"]
 
 
@@ -111,7 +112,7 @@ class DiTConditioning:
     dropout: float  # before each gate; 0 in evaluation
 
     def rows(self, rows: Rows) -> "DiTConditioning":
-        def take(vector: Vector) -> Vector:
+        def take(vector: Vector) -> Float[Tensor, "R L D"]:
             return vector if len(vector) == 1 else vector[rows]
 
         return replace(
@@ -189,7 +190,7 @@ class Block(nn.Module):
         shift, scale, gate = (_at(v, positions) for v in (m.shift_mlp, m.scale_mlp, m.gate_mlp))
         return self._add_mlp(features, shift, scale, gate, dropout)
 
-    def _heads(self, projected: Hidden) -> Heads:
+    def _heads(self, projected: Float[Tensor, "B N P"]) -> Heads:
         return projected.unflatten(-1, (-1, self.norm1.weight.shape[0] // self.num_heads))
 
     def _add_mlp(self, h: Tensor, shift: Tensor, scale: Tensor, gate: Tensor, dropout: float) -> Tensor:
@@ -197,7 +198,7 @@ class Block(nn.Module):
         return torch.addcmul(h, gate, _dropped(branch, dropout))
 
 
-def _attend(q: Heads, k: Heads, v: Heads) -> Hidden:
+def _attend(q: Heads, k: Keys, v: Keys) -> Float[Tensor, "B N D"]:
     mixed = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
     return mixed.transpose(1, 2).flatten(2)
 

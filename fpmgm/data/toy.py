@@ -1,89 +1,96 @@
-"""Sentences made on the spot, whose words must agree across the sentence.
+"""Sentences made on the spot, each about one scene.
 
-`yesterday these old cats chased a green bird while it watched them .`
+`the salty sailor hauled the heavy anchor by the harbour .`
 
-Tense binds both verbs to the first word; number binds articles, nouns, verbs and pronouns. A model that reveals words
-without regard to each other breaks an agreement, and `is_grammatical` sees it.
+Every word but the small ones belongs to one scene, so the words of a sentence depend on each other. A model that
+reveals words without regard to each other mixes scenes, and `is_coherent` sees it.
 """
-
-from dataclasses import dataclass
 
 import torch
 from torch import Generator
 
 from fpmgm.types import Tokens
 
-ARTICLES = {"one": ("a", "the", "this", "that"), "many": ("two", "the", "these", "those")}
-ADJECTIVES = ("old", "young", "small", "large", "green", "grey", "quick", "slow", "wild", "tame")
-NOUNS = {
-    "one": ("cat", "dog", "bird", "horse", "snake", "bear", "frog", "hen"),
-    "many": ("cats", "dogs", "birds", "horses", "snakes", "bears", "frogs", "hens"),
+SCENES: dict[str, tuple[tuple[str, ...], ...]] = {
+    "sea": (
+        ("salty", "drenched", "seasick"),
+        ("sailor", "captain", "diver"),
+        ("hauled", "moored", "steered"),
+        ("rusty", "tarred", "floating"),
+        ("anchor", "net", "raft"),
+        ("harbour", "reef", "pier"),
+    ),
+    "farm": (
+        ("sunburnt", "barefoot", "patient"),
+        ("farmer", "milkmaid", "shepherd"),
+        ("fed", "sheared", "fenced"),
+        ("woolly", "stubborn", "spotted"),
+        ("goat", "calf", "ram"),
+        ("barn", "meadow", "well"),
+    ),
+    "kitchen": (
+        ("floury", "hungry", "hurried"),
+        ("cook", "baker", "waiter"),
+        ("kneaded", "tasted", "buttered"),
+        ("warm", "crusty", "sweet"),
+        ("loaf", "pie", "bun"),
+        ("oven", "pantry", "stove"),
+    ),
+    "castle": (
+        ("noble", "armoured", "exiled"),
+        ("knight", "queen", "squire"),
+        ("guarded", "crowned", "betrayed"),
+        ("royal", "jewelled", "ancient"),
+        ("throne", "banner", "sceptre"),
+        ("moat", "drawbridge", "tower"),
+    ),
+    "space": (
+        ("weightless", "orbiting", "lonely"),
+        ("pilot", "robot", "astronaut"),
+        ("launched", "repaired", "scanned"),
+        ("silver", "distant", "spinning"),
+        ("probe", "comet", "satellite"),
+        ("airlock", "crater", "moon"),
+    ),
+    "forest": (
+        ("mossy", "hidden", "whistling"),
+        ("hunter", "hermit", "fox"),
+        ("tracked", "startled", "followed"),
+        ("antlered", "grey", "timid"),
+        ("stag", "hare", "owl"),
+        ("thicket", "brook", "clearing"),
+    ),
 }
-TIMES = {"present": ("today", "now", "always"), "past": ("yesterday", "once", "then")}
-VERBS = {
-    ("present", "one"): ("chases", "watches", "follows", "hears", "finds", "fears"),
-    ("present", "many"): ("chase", "watch", "follow", "hear", "find", "fear"),
-    ("past", "one"): ("chased", "watched", "followed", "heard", "found", "feared"),
-    ("past", "many"): ("chased", "watched", "followed", "heard", "found", "feared"),
-}
-SUBJECTS = {"one": ("it",), "many": ("they",)}
-OBJECTS = {"one": ("it",), "many": ("them",)}
-
-Choices = tuple[tuple[str, ...], ...]
+"""Who is how, does what, to what kind of what, where."""
 
 
-def _choices(tense: str, first: str, second: str) -> Choices:
-    """What may stand at each position, given the three hidden choices."""
-    return (
-        TIMES[tense],
-        ARTICLES[first],
-        ADJECTIVES,
-        NOUNS[first],
-        VERBS[tense, first],
-        ARTICLES[second],
-        ADJECTIVES,
-        NOUNS[second],
-        ("while",),
-        SUBJECTS[second],
-        VERBS[tense, second],
-        OBJECTS[first],
-        (".",),
-    )
+def _choices(scene: str) -> tuple[tuple[str, ...], ...]:
+    """What may stand at each position of a sentence about the scene."""
+    how, who, did, kind, what, where = SCENES[scene]
+    the = ("the",)
+    return (the, how, who, did, the, kind, what, ("by",), the, where, (".",))
 
 
-KINDS: tuple[Choices, ...] = tuple(
-    _choices(tense, first, second) for tense in TIMES for first in NOUNS for second in NOUNS
-)
-WORDS: tuple[str, ...] = tuple(dict.fromkeys(word for kind in KINDS for words in kind for word in words))
-LENGTH = len(KINDS[0])
+CHOICES = tuple(_choices(scene) for scene in SCENES)
+WORDS = tuple(dict.fromkeys(word for scene in CHOICES for words in scene for word in words))
+LENGTH = len(CHOICES[0])
 MASK_ID = len(WORDS)
 VOCAB_SIZE = len(WORDS) + 1
+
 _IDS = {word: index for index, word in enumerate(WORDS)}
+_SIZES = torch.tensor([[len(words) for words in scene] for scene in CHOICES])
+_TABLE = torch.tensor([[[_IDS[words[i % len(words)]] for i in range(3)] for words in scene] for scene in CHOICES])
 
-
-@dataclass(frozen=True)
-class _Table:
-    """The word ids of each kind and position, padded by repeating, so that a batch is drawn by indexing."""
-
-    ids: torch.Tensor  # (kinds, LENGTH, most choices)
-    sizes: torch.Tensor  # (kinds, LENGTH)
-
-
-def _table() -> _Table:
-    sizes = torch.tensor([[len(words) for words in kind] for kind in KINDS])
-    most = int(sizes.max())
-    ids = [[[_IDS[words[i % len(words)]] for i in range(most)] for words in kind] for kind in KINDS]
-    return _Table(torch.tensor(ids), sizes)
-
-
-_TABLE = _table()
+START = "_ " * (LENGTH - 1) + "."
+"""Nothing but the full stop. The blocks of MDLM see only how far apart tokens are, so one of them must be given for
+the others to know where they stand."""
 
 
 def sentences(num: int, *, rng: Generator) -> Tokens:
-    """`num` grammatical sentences, every choice uniform."""
-    kind = torch.randint(len(KINDS), (num,), generator=rng)
-    choice = (torch.rand(num, LENGTH, generator=rng) * _TABLE.sizes[kind]).long()
-    return _TABLE.ids[kind].gather(2, choice[..., None])[..., 0]
+    """`num` coherent sentences, scene and words uniform."""
+    scene = torch.randint(len(CHOICES), (num,), generator=rng)
+    choice = (torch.rand(num, LENGTH, generator=rng) * _SIZES[scene]).long()
+    return _TABLE[scene].gather(2, choice[..., None])[..., 0]
 
 
 def encode(text: str) -> list[int]:
@@ -95,17 +102,17 @@ def encode(text: str) -> list[int]:
 
 
 def decode(tokens: list[int]) -> str:
-    """Words; masks as dots."""
-    return " ".join("···" if token == MASK_ID else WORDS[token] for token in tokens)
+    """Words; `_` for a mask."""
+    return " ".join("_" if token == MASK_ID else WORDS[token] for token in tokens)
 
 
-def is_grammatical(tokens: list[int]) -> bool:
-    """Whether every word agrees with the others.
+def is_coherent(tokens: list[int]) -> bool:
+    """Whether every word stands in its place and all belong to one scene.
 
-    >>> is_grammatical(encode("now the old cats hear this slow frog while it fears them ."))
+    >>> is_coherent(encode("the salty sailor hauled the rusty anchor by the pier ."))
     True
-    >>> is_grammatical(encode("now the old cats hear this slow frog while they fear them ."))
+    >>> is_coherent(encode("the salty sailor hauled the rusty anchor by the oven ."))
     False
     """
     words = decode(tokens).split()
-    return any(all(word in fits for word, fits in zip(words, kind, strict=True)) for kind in KINDS)
+    return any(all(word in fits for word, fits in zip(words, scene, strict=True)) for scene in CHOICES)

@@ -14,5 +14,5 @@ def unigram_entropy(tokens: Tokens) -> PerSequence:
     entropies = []
     for sequence in tokens:
         share = sequence.unique(return_counts=True)[1].double() / len(sequence)
-        entropies.append(-(share * share.log()).sum())
+        entropies.append((share * -share.log()).sum())
     return torch.stack(entropies).float()

@@ -1,0 +1,46 @@
+"""What several test files need: small models with real weights, and stand-in backbones with given answers."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fpmgm
+from fpmgm.backbones.dit import MDLMConfig
+from fpmgm.denoiser import Denoiser
+
+SMALL = MDLMConfig(
+    vocab_size=12,
+    mask_id=11,
+    length=16,
+    width=32,
+    num_heads=4,
+    num_pre=1,
+    num_fp=1,
+    num_post=1,
+    cond_width=8,
+    dropout=0.0,
+)
+
+Build = Callable[..., Denoiser]
+
+
+@pytest.fixture
+def small_model() -> Build:
+    """A small denoiser with weights that are nowhere 0, fixed point 1/1/1 unless told otherwise."""
+
+    def build(*, std: float = 0.15, seed: int = 1, dtype: torch.dtype = torch.float32, **fields: Any) -> Denoiser:
+        denoiser = fpmgm.mdlm(replace(SMALL, **fields))
+        rng = fpmgm.generator(seed)
+        with torch.no_grad():
+            for parameter in denoiser.parameters():
+                parameter.copy_(std * torch.randn(parameter.shape, generator=rng))
+            for module in denoiser.modules():
+                if isinstance(module, nn.LayerNorm):
+                    module.weight.add_(1)
+        return denoiser.to(dtype).eval()
+
+    return build

@@ -1,0 +1,73 @@
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+import fpmgm
+from fpmgm.masking import corrupt, stratified_times, subs
+from fpmgm.objectives import MaskedCrossEntropy
+from fpmgm.randomness import generator
+from tests.conftest import SMALL, Build
+
+
+def test_the_bound_is_mdlms_loss_written_out(small_model: Build) -> None:
+    denoiser = small_model(num_pre=2, num_fp=0, num_post=0)
+    x = torch.randint(0, 11, (6, 16), generator=generator(0))
+    loss = MaskedCrossEntropy()(denoiser, x, rng=generator(1)).total
+
+    rng = generator(1)
+    t = stratified_times(6, rng=rng)
+    z = corrupt(x, t, mask_id=11, rng=rng)
+    everywhere = torch.ones_like(z, dtype=torch.bool)
+    logits = denoiser.head(denoiser(z, t, everywhere).features).unflatten(0, z.shape)
+    log_p = subs(logits.detach(), z, mask_id=11)
+    expected = 0.0
+    for b in range(6):
+        for i in range(16):  # SUBS makes visible positions cost nothing
+            expected += -float(log_p[b, i, x[b, i]]) / float(t[b]) / x.numel()
+    assert float(loss.detach()) == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_masked_weighting_is_the_mean_over_masked_tokens(small_model: Build) -> None:
+    fresh = fpmgm.mdlm(replace(SMALL, num_pre=2, num_fp=0, num_post=0))
+    x = torch.randint(0, 11, (6, 16), generator=generator(0))
+    loss = MaskedCrossEntropy(weighting="masked")(fresh, x, rng=generator(1)).total
+    assert float(loss.detach()) == pytest.approx(math.log(11), rel=1e-5)
+
+
+def test_the_bound_of_a_fresh_network_averages_to_log_v() -> None:
+    fresh = fpmgm.mdlm(replace(SMALL, num_pre=1, num_fp=0, num_post=0))
+    x = torch.randint(0, 11, (64, 16), generator=generator(0))
+    with torch.no_grad():
+        losses = [float(MaskedCrossEntropy()(fresh, x, rng=generator(i)).total) for i in range(100)]
+    assert sum(losses) / 100 == pytest.approx(math.log(11), rel=0.03)
+
+
+def test_a_batch_without_masks_costs_nothing_and_is_no_nan(small_model: Build) -> None:
+    schedule = replace(fpmgm.mask_schedule_by_name("linear"), masked=lambda t: 0 * t)
+    for weighting in ("bound", "masked"):
+        objective = MaskedCrossEntropy(weighting=weighting, schedule=schedule)
+        loss = objective(small_model(), torch.zeros(2, 16, dtype=torch.long), rng=generator(0)).total
+        assert float(loss.detach()) == 0
+
+
+def test_the_same_key_repeats_masks_and_iteration_counts(small_model: Build) -> None:
+    denoiser = small_model()
+    x = torch.randint(0, 11, (4, 16), generator=generator(0))
+    first, second = (MaskedCrossEntropy()(denoiser, x, rng=generator(0, 7)).total for _ in range(2))
+    assert torch.equal(first, second)
+
+
+def test_every_parameter_of_a_fixed_point_denoiser_learns(small_model: Build) -> None:
+    denoiser = small_model()
+    x = torch.randint(0, 11, (4, 16), generator=generator(0))
+    MaskedCrossEntropy()(denoiser, x, rng=generator(0)).total.backward()
+    for name, parameter in denoiser.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.abs().sum() > 0, name
+
+
+def test_a_misspelt_weighting_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown weighting 'mask'; did you mean 'masked'"):
+        MaskedCrossEntropy(weighting="mask")

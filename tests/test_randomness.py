@@ -1,0 +1,30 @@
+import torch
+
+from fpmgm.randomness import Streams, generator
+
+
+def test_generators_depend_on_every_part_of_their_key() -> None:
+    keys = [(0,), (1,), (0, 0), (0, 1), (1, 0)]
+    first = [torch.rand(4, generator=generator(*key)) for key in keys]
+    for i, a in enumerate(first):
+        for b in first[i + 1 :]:
+            assert not torch.equal(a, b)
+
+
+def test_a_stream_depends_on_its_index_and_not_on_the_batch() -> None:
+    together = Streams.of(3, range(7))
+    alone = Streams.of(3, [4])
+    for length in (5, 8):
+        assert torch.equal(together.uniform(length)[4], alone.uniform(length)[0])
+
+
+def test_streams_of_one_seed_are_independent() -> None:
+    u = Streams.of(0, range(200)).uniform(200) - 0.5
+    correlation = (u[:-1] * u[1:]).mean() * 12
+    assert abs(correlation) < 0.02
+
+
+def test_the_global_generator_is_not_touched() -> None:
+    before = torch.random.get_rng_state()
+    Streams.of(0, range(3)).uniform(10)
+    assert torch.equal(torch.random.get_rng_state(), before)

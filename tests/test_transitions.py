@@ -1,0 +1,279 @@
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fpmgm.draws import Draw
+from fpmgm.randomness import Streams, generator
+from fpmgm.transitions import (
+    Ancestral,
+    Cap,
+    Conf,
+    Confidence,
+    Halton,
+    Loop,
+    Remasking,
+    RemaskRule,
+    Rescale,
+    Transition,
+    halton_order,
+)
+from fpmgm.types import Positions, State
+
+MASK = 9
+
+
+def state_of(z: Tensor, *, is_given: Tensor | None = None, confidence: Tensor | None = None) -> State:
+    return State(
+        z=z,
+        mask_id=MASK,
+        is_given=torch.zeros_like(z, dtype=torch.bool) if is_given is None else is_given,
+        confidence=torch.zeros(z.shape, dtype=torch.float64) if confidence is None else confidence,
+    )
+
+
+def all_masked(batch: int, length: int) -> State:
+    return state_of(torch.full((batch, length), MASK))
+
+
+def step(transition: Transition, state: State, t: float, t_next: float, seed: int = 0) -> State:
+    """One step with random logits that never favour the mask."""
+    rng = Streams.of(seed, range(len(state.z)))
+    positions = transition.positions(state, t, t_next, rng=rng)
+    logits = torch.randn(int(positions.sum()), MASK + 1, generator=generator(seed), dtype=torch.float64)
+    logits[:, MASK] = -torch.inf
+    return transition.write(state, logits, positions, t, t_next, rng=rng)
+
+
+def reveals_at_the_right_rate(transition: Transition, t: float, s: float) -> bool:
+    """Whether (t - s) / t of 120,000 masked positions are chosen, one by one: mean and spread."""
+    batch, length = 2000, 60
+    chosen = transition.positions(all_masked(batch, length), t, s, rng=Streams.of(0, range(batch)))
+    p = (t - s) / t
+    z_score = (chosen.double().mean() - p) / math.sqrt(p * (1 - p) / (batch * length))
+    spread = chosen.sum(1).double().var() / (length * p * (1 - p))
+    return bool(abs(z_score) < 4 and 0.85 < spread < 1.15)
+
+
+class Skewed(Ancestral):
+    """Ancestral, 5 % off."""
+
+    def positions(self, state: State, t: float, t_next: float, *, rng: Streams) -> Positions:
+        return super().positions(state, t, t - 1.05 * (t - t_next), rng=rng)
+
+
+@pytest.mark.parametrize(("t", "s"), [(1.0, 0.75), (0.75, 0.5), (0.5, 0.25), (0.6, 0.55)])
+def test_ancestral_reveals_with_probability_t_minus_s_over_t_and_5_percent_off_is_seen(t: float, s: float) -> None:
+    assert reveals_at_the_right_rate(Ancestral(), t, s)
+    if (t - s) / t > 0.2:  # enough reveals to tell
+        assert not reveals_at_the_right_rate(Skewed(), t, s)
+
+
+def test_after_a_step_to_s_an_expected_share_of_one_minus_s_is_visible() -> None:
+    state = all_masked(2000, 60)
+    for seed, (t, s) in enumerate([(1.0, 0.7), (0.7, 0.2)]):
+        state = step(Ancestral(), state, t, s, seed)
+        assert (~state.is_masked).double().mean().item() == pytest.approx(1 - s, abs=0.01)
+
+
+@pytest.mark.parametrize("score", ["top-probability", "margin", "entropy", "drawn-probability"])
+def test_confidence_reveals_the_surest_positions(score: str) -> None:
+    p = torch.tensor([[0.5, 0.5, 0.0], [0.98, 0.01, 0.01], [0.4, 0.3, 0.3], [0.9, 0.05, 0.05]], dtype=torch.float64)
+    state = state_of(torch.full((1, 4), 3))
+    state = replace(state, mask_id=3)
+    rule = Confidence(score=score, draw=Draw(temperature=0.0))
+    rng = Streams.of(0, range(1))
+    logits = torch.cat([p.log(), torch.full((4, 1), -torch.inf)], dim=1)
+    after = rule.write(state, logits, rule.positions(state, 1.0, 0.5, rng=rng), 1.0, 0.5, rng=rng)
+    assert (~after.is_masked)[0].tolist() == [False, True, False, True]
+
+
+def test_the_three_scores_disagree_where_they_should() -> None:
+    p = torch.tensor(
+        [[0.55, 0.45, 0.0, 0.0], [0.50, 0.17, 0.17, 0.16]], dtype=torch.float64
+    )  # the first has the higher top and lower entropy, the second the larger margin
+    logits = torch.cat([p.log(), torch.full((2, 1), -torch.inf)], dim=1)
+    state = replace(state_of(torch.full((1, 2), 4)), mask_id=4)
+    revealed = {}
+    for score in ("top-probability", "margin", "entropy"):
+        rule = Confidence(score=score)
+        rng = Streams.of(0, range(1))
+        after = rule.write(state, logits, rule.positions(state, 1.0, 0.5, rng=rng), 1.0, 0.5, rng=rng)
+        revealed[score] = int((~after.is_masked)[0].nonzero())
+    assert revealed == {"top-probability": 0, "margin": 1, "entropy": 0}
+
+
+@given(length=st.integers(1, 70), num_steps=st.integers(1, 70))
+def test_confidence_spreads_reveals_evenly_and_reveals_at_least_one_a_step(length: int, num_steps: int) -> None:
+    state = all_masked(1, length)
+    counts = []
+    for i in range(num_steps):
+        before = int(state.is_masked.sum())
+        state = step(Confidence(), state, 1 - i / num_steps, 1 - (i + 1) / num_steps)
+        counts.append(before - int(state.is_masked.sum()))
+    assert sum(counts) == length
+    busy = counts[:length]
+    assert min(busy) >= 1
+    assert max(busy) - min(busy) <= 1
+
+
+def test_noise_changes_which_positions_confidence_reveals() -> None:
+    quiet = step(Confidence(), all_masked(1, 40), 1.0, 0.5)
+    noisy = step(Confidence(noise=5.0), all_masked(1, 40), 1.0, 0.5)
+    assert int(quiet.is_masked.sum()) == int(noisy.is_masked.sum()) == 20
+    assert not torch.equal(quiet.is_masked, noisy.is_masked)
+
+
+def half_visible(batch: int, length: int) -> State:
+    z = torch.arange(length).expand(batch, -1) % 8
+    return state_of(torch.where(torch.arange(length) % 2 == 0, MASK, z))
+
+
+@pytest.mark.parametrize(
+    ("rule", "t", "s", "sigma"),
+    [
+        (Cap(eta=0.1), 0.5, 0.4, 0.1),
+        (Cap(eta=0.9), 0.5, 0.2, 0.4),  # the limit (1 - alpha_s) / alpha_t holds
+        (Rescale(eta=0.25), 0.5, 0.4, 0.25 * 0.8),
+        (Rescale(eta=0.25), 0.9, 0.8, 0.25 * 1.0),  # the limit is at most 1
+        (Loop(eta=0.1), 0.5, 0.4, 0.1),
+        (Loop(eta=0.1), 0.8, 0.7, 0.0),  # before the loop
+        (Loop(eta=0.1), 0.04, 0.02, 0.0),  # after it
+    ],
+)
+def test_remasking_masks_again_and_reveals_with_remdms_probabilities(
+    rule: RemaskRule, t: float, s: float, sigma: float
+) -> None:
+    batch, length = 2000, 40
+    before = half_visible(batch, length)
+    after = step(Remasking(rule=rule), before, t, s)
+    masked_again = (after.is_masked & ~before.is_masked).sum() / (~before.is_masked).sum()
+    revealed = (~after.is_masked & before.is_masked).sum() / before.is_masked.sum()
+    alpha_t, alpha_s = rule.alpha(t), rule.alpha(s)
+    assert masked_again.item() == pytest.approx(sigma, abs=0.01)
+    assert revealed.item() == pytest.approx((alpha_s - (1 - sigma) * alpha_t) / (1 - alpha_t), abs=0.01)
+    stayed = ~before.is_masked & ~after.is_masked
+    assert torch.equal(after.z[stayed], before.z[stayed])
+
+
+@pytest.mark.parametrize("rule", [Cap(eta=0.2), Rescale(eta=0.3)])
+def test_remasking_keeps_the_share_of_visible_tokens(rule: RemaskRule) -> None:
+    state = all_masked(1000, 50)
+    for seed, (t, s) in enumerate([(1.0, 0.8), (0.8, 0.6), (0.6, 0.3)]):
+        state = step(Remasking(rule=rule), state, t, s, seed)
+        assert (~state.is_masked).double().mean().item() == pytest.approx(1 - s, abs=0.01)
+
+
+def test_the_loop_holds_alpha_between_its_two_times() -> None:
+    loop = Loop(t_on=0.6, t_off=0.1, alpha_on=0.9)
+    assert [loop.alpha(t) for t in (1.0, 0.8, 0.6, 0.3, 0.1, 0.05, 0.0)] == pytest.approx(
+        [0.0, 0.45, 0.9, 0.9, 0.9, 0.95, 1.0]
+    )
+
+
+def test_conf_shares_the_limit_by_how_unsure_a_token_was_when_written() -> None:
+    z = torch.tensor([[1, 2, 3, MASK]])
+    is_given = torch.tensor([[False, False, True, False]])
+    confidence = torch.tensor([[0.9, 0.1, 0.0, 0.0]], dtype=torch.float64)
+    sigma = Conf().sigma(state_of(z, is_given=is_given, confidence=confidence), 0.5, 0.8)
+    weights = [math.exp(-0.9), math.exp(-0.1)]
+    assert sigma[0].tolist() == pytest.approx([0.8 * w / sum(weights) for w in weights] + [0, 0])
+
+
+def test_conf_remembers_the_probability_of_each_written_token() -> None:
+    state = all_masked(3, 5)
+    rule = Remasking(rule=Conf())
+    rng = Streams.of(0, range(3))
+    positions = rule.positions(state, 1.0, 0.4, rng=rng)
+    logits = torch.randn(int(positions.sum()), MASK + 1, generator=generator(0), dtype=torch.float64)
+    logits[:, MASK] = -torch.inf
+    after = rule.write(state, logits, positions, 1.0, 0.4, rng=rng)
+    expected = logits.softmax(-1).gather(1, after.z[positions][:, None])[:, 0]
+    torch.testing.assert_close(after.confidence[positions], expected)
+    assert (after.confidence[~positions] == 0).all()
+
+
+EVERY_TRANSITION = [
+    Ancestral(),
+    Confidence(),
+    Confidence(score="margin", noise=1.0),
+    Confidence(score="entropy"),
+    Remasking(rule=Cap(eta=0.5)),
+    Remasking(rule=Rescale(eta=0.9)),
+    Remasking(rule=Conf()),
+    Remasking(rule=Loop(eta=0.3)),
+    Halton(height=3, width=4),
+]
+
+
+@pytest.mark.parametrize("transition", EVERY_TRANSITION)
+def test_no_mask_survives_the_last_step_and_given_tokens_stay(transition: Transition) -> None:
+    given_z = torch.full((20, 12), MASK)
+    given_z[:, 3] = 7
+    given_z[:10, 8] = 2
+    is_given = given_z != MASK
+    state = state_of(given_z, is_given=is_given)
+    for i in range(6):
+        state = step(transition, state, 1 - i / 6, 1 - (i + 1) / 6, seed=i)
+        assert torch.equal(state.z[is_given], given_z[is_given])
+    assert not state.is_masked.any()
+
+
+def test_halton_order_is_the_published_one() -> None:
+    first = [divmod(cell, 16) for cell in halton_order(16, 16)[:8]]
+    assert first == [(8, 5), (4, 10), (12, 1), (2, 7), (10, 12), (6, 3), (14, 8), (1, 14)]
+    for size in (16, 24, 32):
+        assert sorted(halton_order(size, size)) == list(range(size * size))
+
+
+def test_halton_order_is_scipys() -> None:
+    from scipy.stats import qmc
+
+    points = qmc.Halton(d=2, scramble=False).random(800)[1:]
+    cells = [(int(16 * x), int(16 * y)) for x, y in points]
+    assert list(dict.fromkeys(cells)) == [divmod(cell, 16) for cell in halton_order(16, 16)]
+
+
+@pytest.mark.parametrize(
+    ("num_steps", "counts"),
+    [
+        (2, [85, 171]),
+        (4, [41, 44, 53, 118]),
+        (8, [20, 21, 21, 23, 25, 28, 35, 83]),
+        (32, [5, 5, 5, 5, 5, 5, 5, 6]),
+    ],
+)
+def test_halton_reveals_the_published_number_of_cells_per_step(num_steps: int, counts: list[int]) -> None:
+    state = all_masked(1, 256)
+    revealed = []
+    for i in range(num_steps):
+        before = int(state.is_masked.sum())
+        state = step(Halton(height=16, width=16), state, 1 - i / num_steps, 1 - (i + 1) / num_steps)
+        revealed.append(before - int(state.is_masked.sum()))
+    assert revealed[: len(counts)] == counts
+    if num_steps == 32:
+        assert revealed[-3:] == [14, 17, 41]
+
+
+def test_halton_reveals_one_cell_a_step_where_there_are_as_many_steps_as_cells() -> None:
+    state = all_masked(1, 16)
+    for i in range(16):
+        state = step(Halton(height=4, width=4), state, 1 - i / 16, 1 - (i + 1) / 16)
+        assert int(state.is_masked.sum()) <= 15 - i
+
+
+def test_settings_that_cannot_be_are_refused() -> None:
+    with pytest.raises(ValueError, match="unknown confidence score 'margins'; did you mean 'margin'"):
+        Confidence(score="margins")
+    with pytest.raises(ValueError, match=r"noise is -1\.0"):
+        Confidence(noise=-1.0)
+    with pytest.raises(ValueError, match=r"eta is 1\.5; it must lie between 0 and 1"):
+        Cap(eta=1.5)
+    with pytest.raises(ValueError, match=r"t_on 0\.1, t_off 0\.5"):
+        Loop(t_on=0.1, t_off=0.5)
+    with pytest.raises(ValueError, match="3 x 4 cells cannot fill 5 positions; it takes 12"):
+        Halton(height=3, width=4).positions(all_masked(1, 5), 1.0, 0.5, rng=Streams.of(0, range(1)))
