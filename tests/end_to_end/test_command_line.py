@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,6 +60,17 @@ def test_help_lists_the_commands_and_version_prints_the_version(capsys: pytest.C
     assert "quickstart" in capsys.readouterr().out
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"fpmgm {__version__}\n"
+
+
+def test_the_python_of_the_readme_runs() -> None:
+    readme = (ROOT / "README.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)
+    assert blocks
+    for block in blocks:
+        scope: dict[str, Any] = {}
+        exec(block, scope)
+        assert scope["out"].block_evals.tolist() == [96, 96]
+        assert not (scope["out"].z == scope["model"].mask_id).any()
 
 
 def test_the_readme_opens_with_exactly_two_commands_and_ci_runs_the_second() -> None:
