@@ -3,23 +3,20 @@
 import io
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import tyro
 
 from fpmgm import __version__
 from fpmgm.names import choose
-from fpmgm.quickstart import Quickstart
-from fpmgm.quickstart import run as run_quickstart
-
-COMMANDS = {"quickstart": (Quickstart, run_quickstart)}
 
 USAGE = """usage: fpmgm COMMAND [--field value ...]
 
 commands:
-{commands}
+  train RECIPE   train a model, or continue a run: {recipes}
+  quickstart     train a toy model for a minute, watch it fill in a sentence, sample it at three budgets
 
 fpmgm COMMAND --help lists the fields of a command; fpmgm --version prints the version."""
 
@@ -30,15 +27,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; 0 if fine, 1 if it failed, 2 if the input was wrong: one line then says what would work."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments or arguments[0] in ("-h", "--help"):
-        lines = [f"  {name:12} {config.__doc__}" for name, (config, _) in COMMANDS.items()]
-        print(USAGE.format(commands="\n".join(lines)))
+        from fpmgm.recipes import RECIPES
+
+        print(USAGE.format(recipes=", ".join(RECIPES)))
         return 0
     if arguments[0] == "--version":
         print(f"fpmgm {__version__}")
         return 0
     try:
-        config_type, run = choose("command", arguments[0], COMMANDS)
-        run(_parse(config_type, arguments[0], arguments[1:]))
+        choose("command", arguments[0], COMMANDS)(arguments[1:])
     except ValueError as error:
         print(f"fpmgm: {error}", file=sys.stderr)
         return 2
@@ -48,12 +45,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parse(config_type: type[T], command: str, arguments: Sequence[str]) -> T:
+def _quickstart(arguments: Sequence[str]) -> None:
+    from fpmgm.quickstart import Quickstart, run
+
+    run(_parse(Quickstart, "quickstart", arguments))
+
+
+def _train(arguments: Sequence[str]) -> None:
+    from fpmgm.recipes import RECIPES
+    from fpmgm.training.config import Training
+    from fpmgm.training.loop import train
+
+    if not arguments or arguments[0].startswith("-"):
+        raise ValueError(f"train needs a recipe: {', '.join(RECIPES)}")
+    recipe = choose("recipe", arguments[0], RECIPES)
+    config = _parse(Training, f"train {arguments[0]}", arguments[1:], default=recipe)
+    print(train(config, arguments[0]))
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {"quickstart": _quickstart, "train": _train}
+
+
+def _parse(config_type: type[T], command: str, arguments: Sequence[str], **options: Any) -> T:
     """The command's settings, or a ValueError of one line where tyro would print a box."""
     box = io.StringIO()
     try:
         with redirect_stderr(box):
-            return tyro.cli(config_type, prog=f"fpmgm {command}", args=arguments)
+            return tyro.cli(config_type, prog=f"fpmgm {command}", args=arguments, **options)
     except SystemExit as stop:
         if stop.code in (0, None):
             raise

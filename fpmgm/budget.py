@@ -103,11 +103,11 @@ def plan(
     *,
     num_steps: int | None = None,
     allocation: str = "decreasing",
-    iters_per_step: int = 4,
+    iters_per_step: int | None = None,
 ) -> Plan:
     """Spend as many block evaluations of the budget as can be spent.
 
-    Without `num_steps`, as many steps as the budget allows at `iters_per_step` iterations each on average.
+    Without `num_steps`, as many steps as the budget allows at `iters_per_step` iterations each on average (4 if None).
 
     >>> plan(96, Cost(1, 1, 1)).iterations
     (6, 5, 5, 5, 5, 5, 4, 4, 4, 4, 3, 3, 3, 3, 3, 2)
@@ -115,10 +115,12 @@ def plan(
     Plan(budget=100, spent=96, iterations=(0, 0, 0, 0, 0, 0, 0, 0))
     """
     choose("allocation", allocation, ALLOCATIONS)
-    if iters_per_step < 1:
+    if iters_per_step is not None and num_steps is not None:
+        raise ValueError(f"num_steps {num_steps} and iters_per_step {iters_per_step} are both set; give one of them")
+    if iters_per_step is not None and iters_per_step < 1:
         raise ValueError(f"iters_per_step is {iters_per_step}; at least 1 is needed")
     if num_steps is None:
-        num_steps = max(budget // cost.step(iters_per_step), 1)
+        num_steps = max(budget // cost.step(iters_per_step or 4), 1)
     if num_steps < 1:
         raise ValueError(f"num_steps is {num_steps}; at least 1 is needed")
     smallest = num_steps * cost.smallest_step

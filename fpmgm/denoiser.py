@@ -23,8 +23,8 @@ class Conditioning(Protocol):
         """The same for those sequences of the batch only."""
         ...
 
-    def freeze_dropout(self, h: Hidden) -> "Conditioning":
-        """The same with one dropout pattern, drawn now, that every later use shares."""
+    def freeze_dropout(self, h: Hidden, blocks: range) -> "Conditioning":
+        """The same with one dropout pattern for those blocks, drawn now, that every later use shares."""
         ...
 
 
@@ -35,6 +35,7 @@ class Backbone(Protocol):
     mask_id: int
     vocab_size: int
     max_length: int
+    is_causal: bool
     blocks: nn.ModuleList
 
     def condition(self, z: Tokens, t: float | PerSequence) -> Any:
@@ -109,8 +110,20 @@ class Denoiser(nn.Module):
         return self.backbone.mask_id
 
     @property
+    def vocab_size(self) -> int:
+        return self.backbone.vocab_size
+
+    @property
     def max_length(self) -> int:
         return self.backbone.max_length
+
+    @property
+    def is_causal(self) -> bool:
+        return self.backbone.is_causal
+
+    @property
+    def _fixed_point_range(self) -> range:
+        return range(self.cost.pre, self.cost.pre + self.cost.fp)
 
     def condition(self, z: Tokens, t: float | PerSequence) -> Any:
         """Modulations and rotations of all blocks, for pre, fixed_point_map and post of one denoising step."""
@@ -128,14 +141,14 @@ class Denoiser(nn.Module):
         if self.injection is None:
             raise ValueError("a plain stack has no fixed-point map; check `denoiser.cost.fp` first")
         if self.frozen_dropout and self.training:
-            cond = cond.freeze_dropout(h_pre)
+            cond = cond.freeze_dropout(h_pre, self._fixed_point_range)
         return FixedPointMap(self, self.injection.constant(h_pre), cond)
 
     def fixed_point_blocks(self, h: Hidden, constant: Constant, cond: Any) -> Hidden:
         """One iteration: the injection, then the K_fp shared blocks."""
         assert self.injection is not None
-        h = self.injection(h, constant)
-        for index in range(self.cost.pre, self.cost.pre + self.cost.fp):
+        h = self.injection(h, constant).to(h.dtype)  # under autocast the residual stream stays as it is
+        for index in self._fixed_point_range:
             h = self.backbone.run_block(index, h, cond)
         return h
 

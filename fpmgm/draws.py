@@ -95,15 +95,26 @@ class Draw:
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise ValueError(f"top_p is {self.top_p}; it must be above 0 and at most 1, or None for all")
         choose("nucleus", self.nucleus, NUCLEI)
+        if self.temperature == 0 and (self.top_k is not None or self.top_p is not None):
+            raise ValueError(
+                "temperature 0 takes the most probable token; top_k and top_p would do nothing: leave them out"
+            )
+        if self.nucleus != "inclusive" and self.top_p is None:
+            raise ValueError(f"nucleus is {self.nucleus} but top_p is not set, so it would do nothing")
 
     def __call__(self, logits: Logits, u: PerChoice) -> Chosen:
         """One token per row of logits, from one uniform number per row."""
+        return categorical(self.filtered(logits), u)
+
+    def filtered(self, logits: Logits) -> Logits:
+        """The logits that tokens are drawn from: tempered, and -inf where a token may not be drawn."""
         if self.temperature == 0:
-            return logits.argmax(dim=-1)
+            best = logits.argmax(dim=-1, keepdim=True)
+            return torch.full_like(logits, -torch.inf).scatter(1, best, logits.gather(1, best))
         if self.temperature != 1:
             logits = logits / self.temperature
         if self.top_k is not None:
             logits = keep_top_k(logits, self.top_k)
         if self.top_p is not None and self.top_p < 1:
             logits = keep_top_p(logits, self.top_p, self.nucleus)
-        return categorical(logits, u)
+        return logits

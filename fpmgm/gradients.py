@@ -26,6 +26,7 @@ def sjfb(f: Map, h: Hidden, *, num_no_grad: int, num_grad: int, solver: Solver =
     In the first part the state and the injection inside f are both cut off. With num_no_grad = 0 nothing is,
     and the result is plain autograd.
     """
+    _require_iterations(num_no_grad, num_grad)
     if num_no_grad == 0:
         return solver(f, h, num_grad)
     with torch.no_grad():
@@ -36,11 +37,13 @@ def sjfb(f: Map, h: Hidden, *, num_no_grad: int, num_grad: int, solver: Solver =
 
 def jfb(f: Map, h: Hidden, *, num_no_grad: int, num_grad: int, solver: Solver = picard) -> Solution:
     """Jacobian-free backpropagation: only the last iteration has gradients."""
+    _require_iterations(num_no_grad, num_grad)
     return sjfb(f, h, num_no_grad=num_no_grad + num_grad - 1, num_grad=1, solver=solver)
 
 
 def unrolled(f: Map, h: Hidden, *, num_no_grad: int, num_grad: int, solver: Solver = picard) -> Solution:
     """Autograd through every iteration."""
+    _require_iterations(num_no_grad, num_grad)
     return sjfb(f, h, num_no_grad=0, num_grad=num_no_grad + num_grad, solver=solver)
 
 
@@ -58,11 +61,15 @@ def implicit(
     Exact at a fixed point. `num_backward` sets the iterations of the backward solve, each one
     vector-Jacobian product.
     """
+    _require_iterations(num_no_grad, num_grad)
+    if num_backward is not None and num_backward < 1:
+        raise ValueError(f"num_backward is {num_backward}; it must be at least 1, or None for as many as forward")
     num_iters = num_no_grad + num_grad
-    start = h
+    start, spent = h, torch.zeros(len(h), dtype=torch.long, device=h.device)
     if num_iters > 1:
         with torch.no_grad():
-            start = solver(f, h, num_iters - 1).h
+            first = solver(f, h, num_iters - 1)
+        start, spent = first.h, first.num_iters
     point = start.detach().requires_grad_()
     last = picard(f, point, 1)
     h_star = last.h.clone()  # the hook sits behind the clone, so that `adjoint` does not call it again
@@ -78,7 +85,14 @@ def implicit(
 
     if h_star.requires_grad:
         h_star.register_hook(solve_adjoint)
-    return replace(last, h=h_star, num_iters=last.num_iters + (num_iters - 1))
+    return replace(last, h=h_star, num_iters=last.num_iters + spent)
+
+
+def _require_iterations(num_no_grad: int, num_grad: int) -> None:
+    if num_no_grad < 0 or num_grad < 1:
+        raise ValueError(
+            f"{num_no_grad} iterations without and {num_grad} with gradients; a fixed point needs at least 0 and 1"
+        )
 
 
 GRADIENTS: dict[str, Callable[..., Solution]] = {

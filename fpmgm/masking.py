@@ -83,7 +83,12 @@ def cleaner_times(t: PerSequence, *, rng: Generator, gap_min: float = 0.05, gap_
 
 def corrupt(x: Tokens, t: PerSequence, *, mask_id: int, rng: Generator, schedule: MaskSchedule = linear) -> Tokens:
     """z: each token of x masked by itself with probability 1 - alpha(t)."""
-    return _masked_below(x, _uniforms_like(x, rng), t, mask_id, schedule)
+    return masked_below(x, _uniforms_like(x, rng), t, mask_id=mask_id, schedule=schedule)
+
+
+def masked_below(x: Tokens, u: Uniforms, t: PerSequence, *, mask_id: int, schedule: MaskSchedule = linear) -> Tokens:
+    """z for given uniform numbers: a token is masked where its number is below 1 - alpha(t)."""
+    return torch.where(u < schedule.masked(t)[:, None].to(u), mask_id, x)
 
 
 def nested_pair(
@@ -103,8 +108,8 @@ def nested_pair(
     if bool((t_cleaner > t_noisier).any()):
         raise ValueError("t_cleaner is above t_noisier in some sequence; it must be at most t_noisier")
     u = _uniforms_like(x, rng)
-    noisier = _masked_below(x, u, t_noisier, mask_id, schedule)
-    cleaner = _masked_below(x, u, t_cleaner, mask_id, schedule)
+    noisier = masked_below(x, u, t_noisier, mask_id=mask_id, schedule=schedule)
+    cleaner = masked_below(x, u, t_cleaner, mask_id=mask_id, schedule=schedule)
     next_revealed = u.masked_fill(noisier != mask_id, -1).argmax(dim=1, keepdim=True)
     shown = cleaner.scatter(1, next_revealed, x.gather(1, next_revealed))
     is_same = (noisier == cleaner).all(dim=1, keepdim=True)
@@ -113,10 +118,6 @@ def nested_pair(
 
 def _uniforms_like(x: Tokens, rng: Generator) -> Uniforms:
     return torch.rand(x.shape, generator=rng).to(x.device)
-
-
-def _masked_below(x: Tokens, u: Uniforms, t: PerSequence, mask_id: int, schedule: MaskSchedule) -> Tokens:
-    return torch.where(u < schedule.masked(t)[:, None].to(u), mask_id, x)
 
 
 def subs(logits: Float[Tensor, "B L V"], z: Tokens, *, mask_id: int) -> Float[Tensor, "B L V"]:

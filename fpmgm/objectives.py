@@ -1,25 +1,48 @@
-"""Objectives: losses on a batch."""
+"""Objectives: losses on a batch.
 
-from dataclasses import dataclass, field
+An objective draws its random numbers for the whole batch at once (`draw`), then computes the loss of any part of it:
+parts add up to the loss of the whole, whether they are processes, accumulation steps or one.
+"""
 
+from dataclasses import dataclass, field, replace
+
+import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from fpmgm.denoiser import Denoiser
 from fpmgm.gradients import Gradient, IterationCounts, sjfb
-from fpmgm.masking import MaskSchedule, corrupt, linear, stratified_times, without_mask
+from fpmgm.masking import MaskSchedule, linear, masked_below, stratified_times, without_mask
 from fpmgm.names import choose
 from fpmgm.solvers import Solver, picard
-from fpmgm.types import Chosen, Logits, PerChoice, PerSequence, Tokens
+from fpmgm.types import Chosen, Logits, PerChoice, PerSequence, Tokens, Uniforms
 
 Scalar = Float[Tensor, ""]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Losses:
+    """What a part of a batch adds to the loss of the whole."""
+
     total: Scalar  # what the optimiser minimises
     residual: PerSequence  # of the fixed point; 0 for a plain stack
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    """The random numbers of a batch, or of some rows of it."""
+
+    t: PerSequence
+    u: Uniforms
+    num_no_grad: int
+    num_grad: int
+    num_tokens: int  # of the whole batch
+    num_masked: int  # of the whole batch
+
+    def rows(self, part: slice) -> "Noise":
+        """The numbers of some rows; the totals stay those of the whole batch."""
+        return replace(self, t=self.t[part], u=self.u[part])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,28 +61,68 @@ class MaskedCrossEntropy:
         choose("weighting", self.weighting, {"bound": None, "masked": None})
 
     def __call__(self, denoiser: Denoiser, x: Tokens, *, rng: Generator) -> Losses:
-        t = stratified_times(len(x), rng=rng).to(x.device)
-        z = corrupt(x, t, mask_id=denoiser.mask_id, rng=rng, schedule=self.schedule)
+        """The loss of a whole batch."""
+        return self.loss(denoiser, x, self.draw(denoiser, *x.shape, rng=rng))
+
+    def draw(self, denoiser: Denoiser, num: int, length: int, *, rng: Generator) -> Noise:
+        """Times, uniform numbers and iteration counts for a batch of `num` sequences."""
         num_no_grad, num_grad = self.counts(rng=rng) if denoiser.cost.fp else (0, 0)
+        t = stratified_times(num, rng=rng)
+        u = torch.rand(num, length, generator=rng)
+        return Noise(
+            t=t,
+            u=u,
+            num_no_grad=num_no_grad,
+            num_grad=num_grad,
+            num_tokens=u.numel(),
+            num_masked=int((u < self.schedule.masked(t)[:, None]).sum()),
+        )
+
+    def loss(self, denoiser: Denoiser, x: Tokens, noise: Noise) -> Losses:
+        """What the rows x of a batch, with their part of its noise, add to its loss."""
+        t = noise.t.to(x.device)
+        z = masked_below(x, noise.u.to(x.device), t, mask_id=denoiser.mask_id, schedule=self.schedule)
         is_masked = z == denoiser.mask_id
         features, residual = denoiser(
             z,
             t,
             is_masked,
-            num_no_grad=num_no_grad,
-            num_grad=num_grad,
+            num_no_grad=noise.num_no_grad,
+            num_grad=noise.num_grad,
             gradient=self.gradient,
             solver=self.solver,
         )
         nll = token_nll(denoiser.head(features), x[is_masked], mask_id=denoiser.mask_id)
         if self.weighting == "masked":
-            total = nll.sum() / is_masked.sum().clamp_min(1)
-        else:
-            weight = self.schedule.weight(t)[:, None].expand(x.shape)[is_masked]
-            total = (weight * nll).sum() / x.numel()
-        return Losses(total=total, residual=residual)
+            return Losses(total=nll.sum() / max(noise.num_masked, 1), residual=residual)
+        weight = self.schedule.weight(t)[:, None].expand(x.shape)[is_masked]
+        return Losses(total=(weight * nll).sum() / noise.num_tokens, residual=residual)
 
 
 def token_nll(logits: Logits, tokens: Chosen, *, mask_id: int) -> PerChoice:
     """-log p of each token under SUBS at masked positions."""
     return F.cross_entropy(without_mask(logits, mask_id=mask_id), tokens, reduction="none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextToken:
+    """Cross entropy of the next token: for causal models of the same blocks."""
+
+    def draw(self, denoiser: Denoiser, num: int, length: int, *, rng: Generator) -> Noise:
+        """Nothing is random here but dropout."""
+        nothing = torch.zeros(num)
+        num_tokens = num * (length - 1)
+        return Noise(t=nothing, u=nothing[:, None], num_no_grad=0, num_grad=0, num_tokens=num_tokens, num_masked=0)
+
+    def loss(self, denoiser: Denoiser, x: Tokens, noise: Noise) -> Losses:
+        """What the rows x of a batch add to its mean over tokens."""
+        total = next_token_nll(denoiser, x).sum() / noise.num_tokens
+        return Losses(total=total, residual=torch.zeros(len(x), device=x.device))
+
+
+def next_token_nll(model: Denoiser, x: Tokens) -> Float[Tensor, "B N"]:
+    """-log p(x_i | x_<i) under a causal model, for every token but the first."""
+    positions = torch.ones_like(x, dtype=torch.bool)
+    positions[:, -1] = False
+    logits = model.head(model(x, 0.0, positions).features)
+    return F.cross_entropy(logits, x[:, 1:].flatten(), reduction="none").view(len(x), -1)

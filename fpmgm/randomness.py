@@ -16,6 +16,8 @@ def generator(*key: int) -> Generator:
     >>> bool(torch.rand((), generator=generator(0, 1)) == torch.rand((), generator=generator(0, 1)))
     True
     """
+    if min(key, default=0) < 0:
+        raise ValueError(f"random numbers are keyed by {key}; seeds and indices must be 0 or more")
     # The length goes in too: numpy takes (0,) and (0, 0) for the same.
     state = np.random.SeedSequence((len(key), *key)).generate_state(1, np.uint64)[0]
     return Generator().manual_seed(int(state))

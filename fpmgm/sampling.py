@@ -81,7 +81,8 @@ def sample(
 
     Tokens of z that are not masks are given, and stay. A plain stack takes iterations of 0 and no reuse.
     """
-    _check(denoiser, z, times, iterations, rng, reuse)
+    _check_tokens(denoiser, z, rng)
+    _check_steps(denoiser, times, iterations, reuse, solver)
     is_given = z != denoiser.mask_id
     state = State(
         z=z,
@@ -139,18 +140,24 @@ def _evaluating(denoiser: Denoiser) -> Iterator[None]:
         denoiser.train(was_training)
 
 
-def _check(
-    denoiser: Denoiser,
-    z: Tokens,
-    times: Sequence[float],
-    iterations: Sequence[int],
-    rng: Streams,
-    reuse: Reuse,
-) -> None:
+def _check_tokens(denoiser: Denoiser, z: Tokens, rng: Streams) -> None:
+    if z.dtype != torch.long:
+        raise ValueError(f"tokens are {z.dtype}; give torch.long")
+    if z.numel() == 0:
+        raise ValueError(f"tokens have shape {tuple(z.shape)}; give at least one sequence of one token")
+    if int(z.min()) < 0 or int(z.max()) >= denoiser.vocab_size:
+        raise ValueError(
+            f"tokens run from {int(z.min())} to {int(z.max())}; the model knows 0 to {denoiser.vocab_size - 1}"
+        )
     if z.shape[1] > denoiser.max_length:
         raise ValueError(f"sequences of {z.shape[1]} tokens; the model takes at most {denoiser.max_length}")
     if len(rng) != len(z):
         raise ValueError(f"{len(rng)} random streams for {len(z)} sequences; give one each")
+
+
+def _check_steps(
+    denoiser: Denoiser, times: Sequence[float], iterations: Sequence[int], reuse: Reuse, solver: Solver
+) -> None:
     if len(iterations) != len(times) - 1:
         raise ValueError(
             f"{len(times)} times make {len(times) - 1} steps, but there are iterations for {len(iterations)}"
@@ -166,5 +173,5 @@ def _check(
         raise ValueError(
             f"iterations are {tuple(iterations)}; a model with a fixed point needs at least 1 at every step"
         )
-    if not denoiser.cost.fp and (max(iterations) > 0 or reuse is not no_reuse):
-        raise ValueError("a plain stack has nothing to iterate or reuse; give iterations of 0 and no_reuse")
+    if not denoiser.cost.fp and (any(iterations) or reuse is not no_reuse or solver is not picard):
+        raise ValueError("a plain stack has nothing to solve or reuse; give iterations of 0, no reuse and no solver")

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from fpmgm.names import choose
 from fpmgm.types import Counts, Hidden, Map, PerSequence
@@ -91,15 +93,16 @@ def _iterate(
         points, images = [*points, point][-memory:], [*images, image][-memory:]
         h = mix(points, images)
         batch = h if is_whole else batch.index_copy(0, rows, h)
-        spent[rows] = n
         if tolerance is None and n < num_iters:
             continue
+        spent[rows] = n
         residual[rows] = _relative_residual(point, image)
         if tolerance is not None:
             runs_on = residual[rows] > tolerance
-            rows, points, images = rows[runs_on], [p[runs_on] for p in points], [i[runs_on] for i in images]
-            if len(rows) == 0:
+            if not bool(runs_on.any()):
                 break
+            if not bool(runs_on.all()):
+                rows, points, images = rows[runs_on], [p[runs_on] for p in points], [i[runs_on] for i in images]
     return Solution(h=batch, residual=residual, num_iters=spent)
 
 
@@ -115,11 +118,17 @@ def _latest(points: Window, images: Window) -> Hidden:
 
 def _smallest_residual(points: Window, images: Window, ridge: float) -> Hidden:
     stacked = torch.stack(images, dim=1)  # (B, M, L, D)
-    residuals = (stacked - torch.stack(points, dim=1)).flatten(2)  # (B, M, L*D)
+    with torch.autocast(stacked.device.type, enabled=False):  # the small system needs all its digits
+        weights = _anderson_weights(stacked, torch.stack(points, dim=1), ridge)
+    return torch.einsum("bm,bmld->bld", weights.to(stacked.dtype), stacked).to(points[-1].dtype)
+
+
+def _anderson_weights(images: Float[Tensor, "B M L D"], points: Float[Tensor, "B M L D"], ridge: float) -> Tensor:
+    dtype = torch.promote_types(images.dtype, torch.float32)
+    residuals = (images.to(dtype) - points.to(dtype)).flatten(2)  # (B, M, L*D)
     gram = residuals @ residuals.mT  # (B, M, M)
     # Scaled to a largest diagonal of 1, so that the ridge holds at any size, exact convergence included.
     largest = gram.diagonal(dim1=1, dim2=2).amax(dim=1).clamp_min(torch.finfo(gram.dtype).tiny)
-    gram = gram / largest[:, None, None] + ridge * torch.eye(gram.shape[1]).to(gram)
+    gram = gram / largest[:, None, None] + ridge * torch.eye(gram.shape[1], dtype=dtype, device=gram.device)
     weights = torch.linalg.solve(gram, torch.ones_like(gram[..., 0]))
-    weights = weights / weights.sum(dim=1, keepdim=True)
-    return torch.einsum("bm,bmld->bld", weights, stacked)
+    return weights / weights.sum(dim=1, keepdim=True)

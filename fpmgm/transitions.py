@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from fpmgm.draws import Draw, probability
+from fpmgm.draws import Draw, categorical, probability
 from fpmgm.masking import MaskSchedule, linear
 from fpmgm.names import choose
 from fpmgm.randomness import Streams
@@ -82,7 +82,7 @@ class Confidence:
             u = _uniforms(state, rng)[positions].clamp_min(torch.finfo(torch.float64).tiny)
             score = score - self.noise * t_next * torch.log(-torch.log(u))
         num_masked = positions.sum(dim=1, keepdim=True)
-        remaining = torch.ceil(num_masked * (1 - self.schedule.reveal(t, t_next)) - 1e-9)
+        remaining = torch.ceil(num_masked.double() * (1 - self.schedule.reveal(t, t_next)) - 1e-9)
         num_revealed = num_masked - torch.minimum(remaining, num_masked - 1)
         everywhere = torch.full_like(state.confidence, -torch.inf).masked_scatter(positions, score)
         rank = everywhere.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
@@ -225,7 +225,8 @@ class Remasking:
     def write(
         self, state: State, logits: Logits, positions: Positions, t: float, t_next: float, *, rng: Streams
     ) -> State:
-        tokens = self.draw(logits, _uniforms(state, rng)[positions])
+        logits = self.draw.filtered(logits)
+        tokens = categorical(logits, _uniforms(state, rng)[positions])
         goes = _uniforms(state, rng) < self._sigma(state, t, t_next)
         goes &= ~(state.is_masked | state.is_given)
         confidence = state.confidence.masked_scatter(positions, probability(logits, tokens).to(state.confidence))
@@ -256,6 +257,12 @@ def halton_order(height: int, width: int) -> tuple[int, ...]:
     return tuple(met)
 
 
+@cache
+def _halton_rank(height: int, width: int) -> Tensor:
+    """When each cell comes."""
+    return torch.tensor(halton_order(height, width)).argsort()
+
+
 def _radical_inverse(index: int, base: int) -> float:
     value, digit = 0.0, 1.0
     while index:
@@ -284,8 +291,7 @@ class Halton:
                 f"a Halton order of {self.height} x {self.width} cells cannot fill {state.z.shape[1]} positions; "
                 f"it takes {num_cells}"
             )
-        order = torch.tensor(halton_order(self.height, self.width), device=state.z.device)
-        rank = order.argsort().expand_as(state.z)
+        rank = _halton_rank(self.height, self.width).to(state.z.device).expand_as(state.z)
         next_rank = rank.masked_fill(~state.is_masked, num_cells).amin(dim=1, keepdim=True)
         return state.is_masked & (rank < (next_rank + 1).clamp_min(self.num_visible(t_next)))
 

@@ -32,6 +32,7 @@ class GivenBackbone(nn.Module):
     mask_id = MASK
     vocab_size = NUM_SYMBOLS + 1
     max_length = LENGTH
+    is_causal = False
 
     def __init__(self, num_blocks: int, seed: int = 0) -> None:
         super().__init__()

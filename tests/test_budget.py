@@ -89,6 +89,8 @@ def test_wrong_names_and_counts_are_refused() -> None:
         plan(96, Cost(1, 1, 1), allocation="decresing")
     with pytest.raises(ValueError, match="num_steps is 0"):
         plan(96, Cost(1, 1, 1), num_steps=0)
+    with pytest.raises(ValueError, match="num_steps 4 and iters_per_step 2 are both set"):
+        plan(96, Cost(1, 1, 1), num_steps=4, iters_per_step=2)
     with pytest.raises(ValueError, match="3 iterations for 4 steps"):
         allocate(3, 4)
     with pytest.raises(ValueError, match="blocks are 1/-1/0"):

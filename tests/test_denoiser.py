@@ -10,8 +10,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from fpmgm.denoiser import Denoiser
+from fpmgm.gradients import Gradient, implicit, sjfb
+from fpmgm.objectives import MaskedCrossEntropy
 from fpmgm.randomness import generator
-from fpmgm.solvers import picard
+from fpmgm.solvers import Solution, Solver, anderson, picard
+from fpmgm.types import Map
 from tests.conftest import Build
 
 SPLITS = [
@@ -175,8 +178,56 @@ def test_frozen_dropout_keeps_the_mean_of_a_branch(small_model: Build) -> None:
     h = denoiser.pre(z, cond)
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        gates = torch.stack([cond.freeze_dropout(h).blocks[1].gate_mlp for _ in range(500)]).mean(0)
-    torch.testing.assert_close(gates, cond.blocks[1].gate_mlp.expand_as(gates), atol=0.06, rtol=0.2)
+        frozen = [cond.freeze_dropout(h, range(1, 2)).blocks for _ in range(500)]
+    for gate in ("gate_attn", "gate_mlp"):
+        mean = torch.stack([getattr(blocks[1], gate) for blocks in frozen]).mean(0)
+        before = getattr(cond.blocks[1], gate).expand_as(mean)
+        torch.testing.assert_close(mean, before, atol=0.06, rtol=0.2)
+        assert not torch.allclose(getattr(frozen[0][1], gate), before)
+    assert frozen[0][0].gate_mlp is cond.blocks[0].gate_mlp  # other blocks keep theirs
+
+
+def test_forward_runs_the_solver_and_the_gradient_it_is_given(small_model: Build) -> None:
+    called: list[str] = []
+
+    def noted_solver(f: Map, h: Tensor, num_iters: int) -> Solution:
+        called.append("solver")
+        return picard(f, h, num_iters)
+
+    def noted_gradient(f: Map, h: Tensor, *, num_no_grad: int, num_grad: int, solver: Solver = picard) -> Solution:
+        called.append("gradient")
+        return solver(f, h, num_no_grad + num_grad)
+
+    z, positions = some_tokens(), some_positions()
+    small_model()(z, 0.5, positions, num_grad=2, gradient=noted_gradient, solver=noted_solver)
+    assert called == ["gradient", "solver"]
+    objective = MaskedCrossEntropy(gradient=noted_gradient, solver=noted_solver)
+    objective(small_model(), some_tokens() % 11, rng=generator(0))
+    assert called == ["gradient", "solver"] * 2
+
+
+@pytest.mark.parametrize("solver", [picard, anderson, partial(picard, tolerance=1e-2)])
+@pytest.mark.parametrize("gradient", [sjfb, implicit])
+def test_bf16_autocast_keeps_the_residual_stream_in_float32_and_comes_close(
+    small_model: Build, solver: Solver, gradient: Gradient
+) -> None:
+    denoiser = small_model()
+    z, positions = some_tokens(), some_positions()
+    counts = {"num_no_grad": 1, "num_grad": 3}
+    exact = denoiser(z, 0.5, positions, **counts, gradient=gradient, solver=solver).features
+    with torch.autocast("cpu", torch.bfloat16):
+        features = denoiser(z, 0.5, positions, **counts, gradient=gradient, solver=solver).features
+        features.square().sum().backward()
+    assert features.dtype == torch.float32
+    torch.testing.assert_close(features, exact, atol=0.1, rtol=0.1)
+
+
+def test_rotary_angles_stay_exact_in_a_bf16_model(small_model: Build) -> None:
+    z = torch.zeros(1, 1000, dtype=torch.long)
+    exact, rounded = (
+        model.condition(z, 0.5).rotation.cos for model in (small_model(), small_model(dtype=torch.bfloat16))
+    )
+    torch.testing.assert_close(rounded.float(), exact, atol=5e-3, rtol=0)
 
 
 def test_evaluation_has_no_dropout(small_model: Build) -> None:
@@ -188,7 +239,9 @@ def test_evaluation_has_no_dropout(small_model: Build) -> None:
 
 def test_iterations_and_architecture_must_fit(small_model: Build) -> None:
     z, positions = some_tokens(), some_positions()
-    with pytest.raises(ValueError, match="num_iters is 0; a solver needs at least 1"):
+    with pytest.raises(
+        ValueError, match="0 iterations without and 0 with gradients; a fixed point needs at least 0 and 1"
+    ):
         small_model()(z, 0.5, positions)
     with pytest.raises(ValueError, match="iterations asked of a plain stack"):
         small_model(num_fp=0, num_post=0)(z, 0.5, positions, num_grad=2)

@@ -136,5 +136,9 @@ def test_settings_out_of_range_are_refused() -> None:
         Draw(top_k=0)
     with pytest.raises(ValueError, match=r"top_p is 1\.5"):
         Draw(top_p=1.5)
+    with pytest.raises(ValueError, match="top_k and top_p would do nothing"):
+        Draw(temperature=0.0, top_k=3)
+    with pytest.raises(ValueError, match="nucleus is strict but top_p is not set"):
+        Draw(nucleus="strict")
     with pytest.raises(ValueError, match="unknown nucleus 'inclusiv'; did you mean 'inclusive'"):
         Draw(nucleus="inclusiv")

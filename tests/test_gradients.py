@@ -135,6 +135,41 @@ def test_every_rule_gives_the_same_state_for_the_same_iterations(name: str) -> N
     assert solution.num_iters.tolist() == [5, 5]
 
 
+def test_implicit_counts_what_a_stopping_solver_used() -> None:
+    f = Contraction()
+    calls = 0
+
+    def counted(h: Tensor, rows: Tensor | None = None) -> Tensor:
+        nonlocal calls
+        calls += len(h)
+        return f(h, rows)
+
+    def stopping(f: Map, h: Tensor, num_iters: int) -> Solution:
+        return picard(f, h, num_iters, tolerance=1e-3)
+
+    solution = implicit(counted, f.u, num_no_grad=60, num_grad=1, solver=stopping)
+    assert int(solution.num_iters.sum()) == calls < 60
+
+
+def test_implicit_solves_backward_with_its_solver_and_its_own_count() -> None:
+    def error(**options: Any) -> float:
+        f = Contraction()
+        exact = f.gradients(implicit, num_no_grad=60, num_grad=1, num_backward=80)[0]
+        return float((f.gradients(implicit, num_no_grad=60, num_grad=1, **options)[0] - exact).norm())
+
+    assert error(num_backward=3) > error(num_backward=6) > error(num_backward=12) > 0
+    assert error(num_backward=3, solver=anderson) < error(num_backward=3)
+
+
+@pytest.mark.parametrize("name", ["sjfb", "jfb", "unrolled", "implicit"])
+def test_counts_without_a_gradient_iteration_are_refused(name: str) -> None:
+    f = Contraction()
+    with pytest.raises(ValueError, match="2 iterations without and 0 with gradients"):
+        gradient_by_name(name)(f, f.u, num_no_grad=2, num_grad=0)
+    with pytest.raises(ValueError, match="num_backward is 0"):
+        implicit(f, f.u, num_no_grad=0, num_grad=1, num_backward=0)
+
+
 def test_iteration_counts_are_uniform_over_their_ranges_and_repeat_with_the_key() -> None:
     counts = IterationCounts()
     drawn = [counts(rng=generator(0, update)) for update in range(4000)]

@@ -11,21 +11,23 @@ from fpmgm.randomness import generator
 from tests.conftest import SMALL, Build
 
 
-def test_the_bound_is_mdlms_loss_written_out(small_model: Build) -> None:
+@pytest.mark.parametrize("name", ["linear", "cosine"])
+def test_the_bound_is_mdlms_loss_written_out(small_model: Build, name: str) -> None:
+    schedule = fpmgm.mask_schedule_by_name(name)
     denoiser = small_model(num_pre=2, num_fp=0, num_post=0)
     x = torch.randint(0, 11, (6, 16), generator=generator(0))
-    loss = MaskedCrossEntropy()(denoiser, x, rng=generator(1)).total
+    loss = MaskedCrossEntropy(schedule=schedule)(denoiser, x, rng=generator(1)).total
 
     rng = generator(1)
     t = stratified_times(6, rng=rng)
-    z = corrupt(x, t, mask_id=11, rng=rng)
+    z = corrupt(x, t, mask_id=11, rng=rng, schedule=schedule)
     everywhere = torch.ones_like(z, dtype=torch.bool)
     logits = denoiser.head(denoiser(z, t, everywhere).features).unflatten(0, z.shape)
     log_p = subs(logits.detach(), z, mask_id=11)
     expected = 0.0
     for b in range(6):
         for i in range(16):  # SUBS makes visible positions cost nothing
-            expected += -float(log_p[b, i, x[b, i]]) / float(t[b]) / x.numel()
+            expected += -float(log_p[b, i, x[b, i]]) * float(schedule.weight(t)[b]) / x.numel()
     assert float(loss.detach()) == pytest.approx(expected, rel=1e-5)
 
 
@@ -50,6 +52,17 @@ def test_a_batch_without_masks_costs_nothing_and_is_no_nan(small_model: Build) -
         objective = MaskedCrossEntropy(weighting=weighting, schedule=schedule)
         loss = objective(small_model(), torch.zeros(2, 16, dtype=torch.long), rng=generator(0)).total
         assert float(loss.detach()) == 0
+
+
+def test_the_parts_of_a_batch_add_up_to_its_loss(small_model: Build) -> None:
+    denoiser = small_model()
+    x = torch.randint(0, 11, (6, 16), generator=generator(0))
+    for weighting in ("bound", "masked"):
+        objective = MaskedCrossEntropy(weighting=weighting)
+        noise = objective.draw(denoiser, 6, 16, rng=generator(1))
+        whole = objective.loss(denoiser, x, noise).total
+        parts = [objective.loss(denoiser, x[part], noise.rows(part)).total for part in (slice(0, 1), slice(1, 6))]
+        torch.testing.assert_close(torch.stack(parts).sum(), whole)
 
 
 def test_the_same_key_repeats_masks_and_iteration_counts(small_model: Build) -> None:

@@ -1,3 +1,4 @@
+import pytest
 import torch
 
 from fpmgm.randomness import Streams, generator
@@ -22,6 +23,11 @@ def test_streams_of_one_seed_are_independent() -> None:
     u = Streams.of(0, range(200)).uniform(200) - 0.5
     correlation = (u[:-1] * u[1:]).mean() * 12
     assert abs(correlation) < 0.02
+
+
+def test_a_negative_key_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"keyed by \(-1, 0\); seeds and indices must be 0 or more"):
+        generator(-1, 0)
 
 
 def test_the_global_generator_is_not_touched() -> None:

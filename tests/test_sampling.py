@@ -9,6 +9,7 @@ from scipy import stats
 from torch import Tensor
 
 from fpmgm.denoiser import Denoiser
+from fpmgm.draws import Draw
 from fpmgm.randomness import Streams
 from fpmgm.reuse import Reuse, full_reuse, no_reuse, three_state_reuse
 from fpmgm.sampling import Sampled, Step, even_times, masked_start, sample
@@ -54,7 +55,7 @@ def test_a_plain_denoiser_with_given_probabilities_samples_their_exact_distribut
     expected = enumerate_ancestral(table_of(denoiser, 0), TIMES)
     assert sum(expected.values()) == pytest.approx(1)
     assert p_value(outcomes(denoiser, TIMES, 0), expected) > 1e-3
-    # Another grid of times has another distribution, and the test tells them apart; so it does a skewed sampler.
+    # Another grid of times has another distribution, and the test tells them apart.
     assert p_value(outcomes(denoiser, (1.0, 0.5, 0.0), 0), expected) < 1e-6
 
 
@@ -285,12 +286,13 @@ def test_sampling_turns_dropout_off_and_leaves_the_model_as_it_was(small_model: 
     assert denoiser.training
 
 
-def test_a_model_that_has_diverged_is_reported_not_sampled(small_model: Build) -> None:
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_model_that_has_diverged_is_reported_not_sampled(small_model: Build, temperature: float) -> None:
     denoiser = small_model()
     with torch.no_grad():
         denoiser.get_parameter("backbone.output_layer.linear.bias").fill_(torch.nan)
     with pytest.raises(FloatingPointError, match="logits are not finite"):
-        trace(denoiser, torch.full((1, 16), 11), (1,))
+        trace(denoiser, torch.full((1, 16), 11), (1,), transition=Ancestral(draw=Draw(temperature=temperature)))
 
 
 @pytest.mark.parametrize(
@@ -304,6 +306,10 @@ def test_a_model_that_has_diverged_is_reported_not_sampled(small_model: Build) -
         ({"times": (1.0,), "iterations": ()}, "no denoising step"),
         ({"iterations": (0,)}, r"a model with a fixed point needs at least 1 at every step"),
         ({"rng": Streams.of(0, range(3))}, "3 random streams for 2 sequences"),
+        ({"z": torch.full((2, 16), 12)}, "tokens run from 12 to 12; the model knows 0 to 11"),
+        ({"z": torch.full((2, 16), -1)}, "tokens run from -1 to -1"),
+        ({"z": torch.full((2, 16), 11, dtype=torch.int32)}, r"tokens are torch\.int32; give torch\.long"),
+        ({"z": torch.full((0, 16), 11)}, r"tokens have shape \(0, 16\); give at least one sequence"),
         ({"z": torch.full((2, 17), 11)}, "sequences of 17 tokens; the model takes at most 16"),
     ],
 )
@@ -324,9 +330,14 @@ def test_bad_input_is_refused_with_what_was_given_and_what_would_work(
 def test_iterations_and_reuse_that_a_plain_stack_would_ignore_are_refused(small_model: Build) -> None:
     denoiser = small_model(num_pre=2, num_fp=0, num_post=0)
     z = torch.full((1, 16), 11)
-    for iterations, reuse in (((2,), no_reuse), ((0,), three_state_reuse)):
-        with pytest.raises(ValueError, match="a plain stack has nothing to iterate or reuse"):
-            trace(denoiser, z, iterations, reuse=reuse)
+    for iterations, options in (
+        ((2,), {}),
+        ((-3,), {}),
+        ((0,), {"reuse": three_state_reuse}),
+        ((0,), {"solver": anderson}),
+    ):
+        with pytest.raises(ValueError, match="a plain stack has nothing to solve or reuse"):
+            trace(denoiser, z, iterations, **options)
 
 
 def test_a_prompt_longer_than_the_model_or_the_sequence_is_refused(small_model: Build) -> None:

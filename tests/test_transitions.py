@@ -3,11 +3,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from fpmgm.draws import Draw
+from fpmgm.masking import mask_schedule_by_name
 from fpmgm.randomness import Streams, generator
 from fpmgm.transitions import (
     Ancestral,
@@ -80,6 +81,18 @@ def test_after_a_step_to_s_an_expected_share_of_one_minus_s_is_visible() -> None
         assert (~state.is_masked).double().mean().item() == pytest.approx(1 - s, abs=0.01)
 
 
+@pytest.mark.parametrize("name", ["cosine", "arccos"])
+def test_ancestral_and_confidence_follow_their_mask_schedule(name: str) -> None:
+    schedule = mask_schedule_by_name(name)
+    t, s = 0.8, 0.5
+    masked, masked_next = schedule.masked(torch.tensor([t, s], dtype=torch.float64)).tolist()
+    state = all_masked(500, 100)
+    chosen = Ancestral(schedule=schedule).positions(state, t, s, rng=Streams.of(0, range(500)))
+    assert chosen.double().mean().item() == pytest.approx(1 - masked_next / masked, abs=0.01)
+    after = step(Confidence(schedule=schedule), all_masked(1, 100), t, s)
+    assert int(after.is_masked.sum()) == math.ceil(100 * masked_next / masked)
+
+
 @pytest.mark.parametrize("score", ["top-probability", "margin", "entropy", "drawn-probability"])
 def test_confidence_reveals_the_surest_positions(score: str) -> None:
     p = torch.tensor([[0.5, 0.5, 0.0], [0.98, 0.01, 0.01], [0.4, 0.3, 0.3], [0.9, 0.05, 0.05]], dtype=torch.float64)
@@ -107,6 +120,7 @@ def test_the_three_scores_disagree_where_they_should() -> None:
     assert revealed == {"top-probability": 0, "margin": 1, "entropy": 0}
 
 
+@settings(max_examples=30)
 @given(length=st.integers(1, 70), num_steps=st.integers(1, 70))
 def test_confidence_spreads_reveals_evenly_and_reveals_at_least_one_a_step(length: int, num_steps: int) -> None:
     state = all_masked(1, length)
@@ -126,6 +140,19 @@ def test_noise_changes_which_positions_confidence_reveals() -> None:
     noisy = step(Confidence(noise=5.0), all_masked(1, 40), 1.0, 0.5)
     assert int(quiet.is_masked.sum()) == int(noisy.is_masked.sum()) == 20
     assert not torch.equal(quiet.is_masked, noisy.is_masked)
+
+
+def test_confidence_with_noise_one_reveals_as_often_as_its_probabilities_say() -> None:
+    """Gumbel noise on log p: the first of two positions wins with probability p1 / (p1 + p2)."""
+    p = torch.tensor([[0.9, 0.1], [0.6, 0.4]], dtype=torch.float64)
+    batch = 4000
+    state = replace(state_of(torch.full((batch, 2), 2)), mask_id=2)
+    rule = Confidence(noise=2.0)  # times t_next = 0.5
+    rng = Streams.of(0, range(batch))
+    logits = torch.cat([p.log(), torch.full((2, 1), -torch.inf)], dim=1).repeat(batch, 1)
+    after = rule.write(state, logits, rule.positions(state, 1.0, 0.5, rng=rng), 1.0, 0.5, rng=rng)
+    first = (~after.is_masked)[:, 0].double().mean().item()
+    assert first == pytest.approx(0.9 / (0.9 + 0.6), abs=0.03)
 
 
 def half_visible(batch: int, length: int) -> State:
@@ -184,15 +211,16 @@ def test_conf_shares_the_limit_by_how_unsure_a_token_was_when_written() -> None:
     assert sigma[0].tolist() == pytest.approx([0.8 * w / sum(weights) for w in weights] + [0, 0])
 
 
-def test_conf_remembers_the_probability_of_each_written_token() -> None:
+@pytest.mark.parametrize("draw", [Draw(), Draw(top_p=0.6, nucleus="strict"), Draw(temperature=0.0)])
+def test_conf_remembers_the_probability_each_token_was_drawn_with(draw: Draw) -> None:
     state = all_masked(3, 5)
-    rule = Remasking(rule=Conf())
+    rule = Remasking(rule=Conf(), draw=draw)
     rng = Streams.of(0, range(3))
     positions = rule.positions(state, 1.0, 0.4, rng=rng)
     logits = torch.randn(int(positions.sum()), MASK + 1, generator=generator(0), dtype=torch.float64)
     logits[:, MASK] = -torch.inf
     after = rule.write(state, logits, positions, 1.0, 0.4, rng=rng)
-    expected = logits.softmax(-1).gather(1, after.z[positions][:, None])[:, 0]
+    expected = draw.filtered(logits).softmax(-1).gather(1, after.z[positions][:, None])[:, 0]
     torch.testing.assert_close(after.confidence[positions], expected)
     assert (after.confidence[~positions] == 0).all()
 

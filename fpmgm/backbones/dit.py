@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
@@ -24,14 +24,9 @@ Angles = Float[Tensor, "#B N 1 d"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class MDLMConfig:
-    """An MDLM or, with num_fp > 0, an FP-MDLM. The defaults are MDLM-small with GPT-2's vocabulary."""
+class Network:
+    """The shape of a network, whatever its vocabulary. The defaults are MDLM-small's."""
 
-    vocab_size: int = 50258
-    """Symbols, the mask included."""
-    mask_id: int = 50257
-    length: int = 1024
-    """The longest sequence."""
     width: int = 768
     num_heads: int = 12
     num_pre: int = 12
@@ -50,13 +45,32 @@ class MDLMConfig:
     frozen_dropout: bool = False
     """Whether all iterations of a solve share one dropout pattern; otherwise each draws its own."""
 
+    is_causal: bool = False
+    """Whether a position sees only those before it: a causal language model of the same blocks, used as a judge."""
+
     def __post_init__(self) -> None:
-        if not 0 <= self.mask_id < self.vocab_size:
-            raise ValueError(f"mask_id is {self.mask_id}; it must be below vocab_size {self.vocab_size}")
+        if self.is_causal and self.num_fp:
+            raise ValueError("is_causal is for plain stacks; set num_fp and num_post to 0")
         if self.width % (2 * self.num_heads):
             raise ValueError(f"width {self.width} over {self.num_heads} heads; it must divide into heads of even width")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout is {self.dropout}; it must be at least 0 and below 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MDLMConfig(Network):
+    """An MDLM or, with num_fp > 0, an FP-MDLM. The defaults are MDLM-small with GPT-2's vocabulary."""
+
+    vocab_size: int = 50258
+    """Symbols, the mask included."""
+    mask_id: int = 50257
+    length: int = 1024
+    """The longest sequence."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.mask_id < self.vocab_size:
+            raise ValueError(f"mask_id is {self.mask_id}; it must be below vocab_size {self.vocab_size}")
 
 
 def mdlm(config: MDLMConfig, *, seed: int = 0) -> Denoiser:
@@ -69,7 +83,7 @@ def mdlm(config: MDLMConfig, *, seed: int = 0) -> Denoiser:
     """
     cost = Cost(config.num_pre, config.num_fp, config.num_post)
     with torch.random.fork_rng(devices=[]):  # torch's layers draw their weights from its global generator
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         injection = None
         if config.num_fp:
             injection = Injection(config.injection, config.width, has_projection=config.has_projection)
@@ -122,14 +136,20 @@ class DiTConditioning:
             final_scale=take(self.final_scale),
         )
 
-    def freeze_dropout(self, h: Hidden) -> "DiTConditioning":
-        """Dropout multiplies a branch just as its gate does: draw it once, into the gates."""
+    def freeze_dropout(self, h: Hidden, blocks: range) -> "DiTConditioning":
+        """Dropout multiplies a branch just as its gate does: draw it once, into the gates of those blocks.
+
+        They must then run with no dropout of their own, and no other block may run with this conditioning.
+        """
 
         def dropped(gate: Vector) -> Vector:
             return gate * _dropped(torch.ones_like(h), self.dropout)
 
-        blocks = (m._replace(gate_attn=dropped(m.gate_attn), gate_mlp=dropped(m.gate_mlp)) for m in self.blocks)
-        return replace(self, blocks=tuple(blocks), dropout=0.0)
+        modulations = list(self.blocks)
+        for index in blocks:
+            m = modulations[index]
+            modulations[index] = m._replace(gate_attn=dropped(m.gate_attn), gate_mlp=dropped(m.gate_mlp))
+        return replace(self, blocks=tuple(modulations), dropout=0.0)
 
 
 def _modulate(h: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
@@ -150,9 +170,10 @@ def _at(vector: Vector, positions: Positions) -> Float[Tensor, "#M D"]:
 class Block(nn.Module):
     """Pre-norm attention and MLP, each modulated and gated."""
 
-    def __init__(self, width: int, num_heads: int, cond_width: int) -> None:
+    def __init__(self, width: int, num_heads: int, cond_width: int, *, is_causal: bool = False) -> None:
         super().__init__()
         self.num_heads = num_heads
+        self.is_causal = is_causal
         self.norm1 = nn.LayerNorm(width, bias=False)
         self.attn_qkv = nn.Linear(width, 3 * width, bias=False)
         self.attn_out = nn.Linear(width, width, bias=False)
@@ -166,7 +187,7 @@ class Block(nn.Module):
     def forward(self, h: Hidden, m: Modulation, rotation: Rotation, dropout: float) -> Hidden:
         qkv = self.attn_qkv(_modulate(self.norm1(h), m.shift_attn, m.scale_attn))
         q, k, v = self._heads(qkv).chunk(3, dim=2)
-        mixed = self.attn_out(_attend(rotation(q), rotation(k), v))
+        mixed = self.attn_out(_attend(rotation(q), rotation(k), v, is_causal=self.is_causal))
         h = torch.addcmul(h, m.gate_attn, _dropped(mixed, dropout))
         return self._add_mlp(h, m.shift_mlp, m.scale_mlp, m.gate_mlp, dropout)
 
@@ -185,7 +206,8 @@ class Block(nn.Module):
         k, v = self._heads(F.linear(normed, self.attn_qkv.weight[width:])).chunk(2, dim=2)
         asking = normed.gather(1, index[..., None].expand(-1, -1, width))
         q = self._heads(F.linear(asking, self.attn_qkv.weight[:width]))
-        mixed = self.attn_out(_attend(rotation.at(index)(q), rotation(k), v)[is_chosen])
+        sees = torch.arange(h.shape[1], device=h.device) <= index[:, None, :, None] if self.is_causal else None
+        mixed = self.attn_out(_attend(rotation.at(index)(q), rotation(k), v, sees)[is_chosen])
         features = torch.addcmul(h[positions], _at(m.gate_attn, positions), _dropped(mixed, dropout))
         shift, scale, gate = (_at(v, positions) for v in (m.shift_mlp, m.scale_mlp, m.gate_mlp))
         return self._add_mlp(features, shift, scale, gate, dropout)
@@ -198,8 +220,11 @@ class Block(nn.Module):
         return torch.addcmul(h, gate, _dropped(branch, dropout))
 
 
-def _attend(q: Heads, k: Keys, v: Keys) -> Float[Tensor, "B N D"]:
-    mixed = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
+def _attend(
+    q: Heads, k: Keys, v: Keys, sees: Bool[Tensor, "B 1 N L"] | None = None, *, is_causal: bool = False
+) -> Float[Tensor, "B N D"]:
+    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    mixed = F.scaled_dot_product_attention(q, k, v, sees, is_causal=is_causal)
     return mixed.transpose(1, 2).flatten(2)
 
 
@@ -240,20 +265,12 @@ class TimeEmbedder(nn.Module):
         return self.mlp(sinusoids.to(next(self.mlp.parameters()).dtype))
 
 
-class Rotary(nn.Module):
-    """Rotary angles over the whole head width, halves rotated (not pairs)."""
-
-    inv_freq: Tensor
-
-    def __init__(self, head_width: int) -> None:
-        super().__init__()
-        steps = torch.arange(0, head_width, 2, dtype=torch.float32) / head_width
-        self.register_buffer("inv_freq", 10_000.0**-steps, persistent=False)
-
-    def forward(self, length: int, dtype: torch.dtype) -> Rotation:
-        angles = torch.outer(torch.arange(length, device=self.inv_freq.device), self.inv_freq)
-        angles = torch.cat([angles, angles], dim=-1)[None, :, None]
-        return Rotation(angles.cos().to(dtype), angles.sin().to(dtype))
+def _rotation(z: Tokens, head_width: int, dtype: torch.dtype) -> Rotation:
+    """Rotary angles over the whole head width, halves rotated (not pairs), in float32 whatever the weights are."""
+    frequencies = 10_000.0 ** -(torch.arange(0, head_width, 2, device=z.device, dtype=torch.float32) / head_width)
+    angles = torch.outer(torch.arange(z.shape[1], device=z.device, dtype=torch.float32), frequencies)
+    angles = torch.cat([angles, angles], dim=-1)[None, :, None]
+    return Rotation(angles.cos().to(dtype), angles.sin().to(dtype))
 
 
 class OutputLayer(nn.Module):
@@ -265,20 +282,24 @@ class OutputLayer(nn.Module):
 
 
 class DiT(nn.Module):
-    """MDLM's network as a `Backbone`: 130 parameter tensors with 12 blocks."""
+    """MDLM's network as a `Backbone`: 130 parameter tensors with 12 blocks; rotary angles are no tensor of it."""
 
     def __init__(self, config: MDLMConfig) -> None:
         super().__init__()
         self.mask_id = config.mask_id
         self.vocab_size = config.vocab_size
         self.max_length = config.length
+        self.is_causal = config.is_causal
         self.time_conditioning = config.time_conditioning
         self.dropout = config.dropout
         self.vocab_embed = Embedding(config.vocab_size, config.width)
         self.sigma_map = TimeEmbedder(config.cond_width)
-        self.rotary_emb = Rotary(config.width // config.num_heads)
+        self.head_width = config.width // config.num_heads
         num_blocks = config.num_pre + config.num_fp + config.num_post
-        self.blocks = nn.ModuleList(Block(config.width, config.num_heads, config.cond_width) for _ in range(num_blocks))
+        self.blocks = nn.ModuleList(
+            Block(config.width, config.num_heads, config.cond_width, is_causal=config.is_causal)
+            for _ in range(num_blocks)
+        )
         self.output_layer = OutputLayer(config.width, config.vocab_size, config.cond_width)
 
     def condition(self, z: Tokens, t: float | PerSequence) -> DiTConditioning:
@@ -290,7 +311,7 @@ class DiT(nn.Module):
             blocks=tuple(self._block(index).modulation(c) for index in range(len(self.blocks))),
             final_shift=shift,
             final_scale=scale,
-            rotation=self.rotary_emb(z.shape[1], shift.dtype),
+            rotation=_rotation(z, self.head_width, shift.dtype),
             dropout=self.dropout if self.training else 0.0,
         )
 

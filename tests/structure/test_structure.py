@@ -20,8 +20,10 @@ LAYERS = [
     {"gradients", "injection"},
     {"denoiser"},
     {"backbones"},
-    {"sampling", "objectives"},
+    {"sampling", "objectives", "checkpoint"},
     {"data", "evaluation"},
+    {"training"},
+    {"recipes"},
     {"quickstart"},
     {"__main__"},
 ]
@@ -49,7 +51,8 @@ def imports_of(path: Path) -> set[str]:
             elif parts[0] == "fpmgm":
                 found.add(parts[1])
         elif isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("fpmgm.")}
+            names = [alias.name for alias in node.names if alias.name.split(".")[0] == "fpmgm"]
+            found |= {[*name.split("."), "__init__"][1] for name in names}
     return found
 
 

@@ -1,0 +1,195 @@
+"""Text as packed sequences: tokenised once into a memory-mapped cache keyed by content, tokenizer and length.
+
+Documents are joined with an end-of-text token between them and cut into pieces of length - 2; every sequence is one
+piece between two end-of-text tokens, which serve as BOS and EOS (MDLM's wrapping). What is left over is dropped.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from fpmgm.data.assets import cache_folder, fetch
+from fpmgm.data.sources import Piece, fingerprint, num_bytes, pieces
+
+END_OF_TEXT = "<|endoftext|>"
+TOKENIZER_BYTES = 64 << 20  # a tokenizer is trained on at most this much text, taken evenly from the source
+PIECES_AT_ONCE = 8
+NUM_REGIONS = 16
+
+RowIndices = Int[np.ndarray, "..."]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextConfig:
+    """Which text, in which tokens, in sequences of which length."""
+
+    source: str = "poetry"
+    """poetry, shakespeare, wikitext-2; a .txt, .jsonl or .parquet file; a folder of them; or hub:owner/name."""
+    text_field: str = "text"
+    """The field or column that holds the text of .jsonl, .parquet and hub data."""
+    tokenizer: str = "bpe-2048"
+    """bpe-N: byte-level BPE trained on the source, N symbols with the mask; gpt2; or a tokenizer.json."""
+    length: int = 128
+    validation_share: float = 0.01
+    """How much of the text is held out, as whole regions spread over it."""
+
+    def __post_init__(self) -> None:
+        if self.length < 3:
+            raise ValueError(f"data.length is {self.length}; it must be at least 3")
+        if not 0 < self.validation_share < 0.5:
+            raise ValueError(f"data.validation_share is {self.validation_share}; it must lie between 0 and 0.5")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedText:
+    """Sequences on disk, and how to read them."""
+
+    rows: np.ndarray  # (number of sequences, length), memory-mapped
+    tokenizer: Tokenizer
+    train: RowIndices
+    validation: RowIndices
+
+
+def vocab_size_of(tokenizer: str) -> int:
+    """The number of symbols, the mask included, that a tokenizer setting asks for."""
+    if tokenizer == "gpt2":
+        return 50258
+    if tokenizer.startswith("bpe-") and tokenizer[4:].isdigit():
+        size = int(tokenizer[4:])
+        if size < 258:
+            raise ValueError(f"tokenizer is {tokenizer}; byte-level BPE needs at least 258 symbols: bpe-258")
+        return size
+    return Tokenizer.from_file(str(_tokenizer_file(tokenizer))).get_vocab_size() + 1
+
+
+def load_text(config: TextConfig) -> PackedText:
+    """The packed sequences of a source, from the cache or made now."""
+    content = fingerprint(config.source)
+    tokenizer = tokenizer_for(config, content)
+    key = _key(content, config.text_field, tokenizer.to_str(), str(config.length))
+    folder = cache_folder() / "packed" / key
+    if not folder.exists():
+        _write_packed(folder, config, tokenizer)
+    shape = json.loads((folder / "shape.json").read_text())
+    tokens = np.memmap(folder / "rows.bin", dtype=np.uint16 if shape["bytes"] == 2 else np.uint32, mode="r")
+    rows = tokens.reshape(-1, config.length)
+    train, validation = held_out(len(rows), config.validation_share)
+    return PackedText(rows=rows, tokenizer=tokenizer, train=train, validation=validation)
+
+
+def tokenizer_for(config: TextConfig, content: str) -> Tokenizer:
+    """The tokenizer of a configuration: loaded, or trained on the source and cached."""
+    if config.tokenizer == "gpt2":
+        return Tokenizer.from_file(str(fetch("gpt2")))
+    size = vocab_size_of(config.tokenizer)
+    if not config.tokenizer.startswith("bpe-"):
+        return Tokenizer.from_file(str(_tokenizer_file(config.tokenizer)))
+    file = cache_folder() / "tokenizers" / f"{_key(content, config.text_field, str(size))}.json"
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        tokenizer = train_bpe(_sampled_text(config), size - 1)
+        scratch = file.with_name(f".{file.name}.{os.getpid()}")
+        tokenizer.save(str(scratch))
+        os.replace(scratch, file)
+    return Tokenizer.from_file(str(file))
+
+
+def train_bpe(texts: Iterator[str], vocab_size: int) -> Tokenizer:
+    """A byte-level BPE with the end-of-text token as id 0; the mask is not a symbol of the tokenizer."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def held_out(num_rows: int, share: float) -> tuple[RowIndices, RowIndices]:
+    """(training, validation) rows: validation is whole regions, evenly spread, never single rows among others."""
+    if num_rows < 2:
+        raise ValueError(
+            f"the text fills {num_rows} sequences; at least 2 are needed: give more text or a shorter length"
+        )
+    num_regions = NUM_REGIONS if num_rows * share >= 2 * NUM_REGIONS else 1
+    size = max(1, round(num_rows * share / num_regions))
+    is_held = np.zeros(num_rows, dtype=bool)
+    for region in range(num_regions):
+        start = int((region + 0.5) * num_rows / num_regions)
+        is_held[start : start + size] = True
+    return np.flatnonzero(~is_held), np.flatnonzero(is_held)
+
+
+def _write_packed(folder: Path, config: TextConfig, tokenizer: Tokenizer) -> None:
+    """Tokenise into a folder beside the final one, then rename: a kill leaves no half cache."""
+    dtype = np.dtype(np.uint16 if tokenizer.get_vocab_size() < 1 << 16 else np.uint32)
+    end = tokenizer.token_to_id(END_OF_TEXT)
+    if end is None:
+        raise ValueError(f"tokenizer {config.tokenizer} has no {END_OF_TEXT} token")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        unfinished = Path(scratch) / "packed"
+        unfinished.mkdir()
+        body = config.length - 2
+        left = np.empty(0, dtype)
+        with open(unfinished / "rows.bin", "wb") as file:
+            for tokens in _token_batches(pieces(config.source, config.text_field), tokenizer, end, dtype):
+                stream = np.concatenate([left, tokens])
+                num_rows = len(stream) // body
+                rows = np.full((num_rows, config.length), end, dtype)
+                rows[:, 1:-1] = stream[: num_rows * body].reshape(num_rows, body)
+                rows.tofile(file)
+                left = stream[num_rows * body :]
+            is_empty = file.tell() == 0
+        if is_empty:
+            raise ValueError(
+                f"{config.source} holds {len(left)} tokens; one sequence of length {config.length} needs {body}"
+            )
+        (unfinished / "shape.json").write_text(json.dumps({"bytes": dtype.itemsize, "length": config.length}))
+        if not folder.exists():  # another process may have been faster
+            os.replace(unfinished, folder)
+
+
+def _token_batches(source: Iterator[Piece], tokenizer: Tokenizer, end: int, dtype: np.dtype) -> Iterator[np.ndarray]:
+    while batch := list(islice(source, PIECES_AT_ONCE)):
+        encoded = tokenizer.encode_batch_fast([piece.text for piece in batch], add_special_tokens=False)
+        for piece, encoding in zip(batch, encoded, strict=True):
+            yield np.asarray([*encoding.ids, end] if piece.ends_document else encoding.ids, dtype)
+
+
+def _sampled_text(config: TextConfig) -> Iterator[str]:
+    """Every k-th piece of a source, so that no more than TOKENIZER_BYTES are read into the tokenizer."""
+    size = num_bytes(config.source)
+    every = max(1, -(-size // TOKENIZER_BYTES))
+    budget = TOKENIZER_BYTES
+    for piece in islice(pieces(config.source, config.text_field), 0, None, every):
+        yield piece.text
+        budget -= len(piece.text)
+        if budget < 0:
+            return
+
+
+def _tokenizer_file(tokenizer: str) -> Path:
+    path = Path(tokenizer)
+    if path.is_dir():
+        path = path / "tokenizer.json"
+    if not path.is_file():
+        raise ValueError(f"tokenizer is {tokenizer!r}; give gpt2, bpe-N or a tokenizer.json that exists")
+    return path
+
+
+def _key(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]

@@ -1,0 +1,255 @@
+"""The training loop. Update u of a run depends on the seed and u alone, so a resumed run repeats an unbroken one."""
+
+import json
+import math
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from fpmgm.backbones.dit import MDLMConfig, mdlm
+from fpmgm.checkpoint import save_model
+from fpmgm.data.text import PackedText, load_text
+from fpmgm.denoiser import Denoiser
+from fpmgm.evaluation.likelihood import perplexity
+from fpmgm.objectives import Losses, MaskedCrossEntropy, NextToken, Noise
+from fpmgm.randomness import generator
+from fpmgm.training.config import Training
+from fpmgm.training.optim import adamw, moving_average
+from fpmgm.training.progress import Progress
+from fpmgm.training.state import TrainState, load_state, newest_state, save_state
+
+MAY_CHANGE = {"out", "updates", "checkpoint_every", "validate_every", "validation_sequences", "validation_iters"}
+MAY_CHANGE |= {"micro_batch_size", "compile", "trackers"}
+"""Settings that a resumed run may have otherwise than before."""
+
+BAD_LOSS = 100
+"""How many times the loss of a guess, log V, is taken for a run that has gone bad."""
+
+
+class Learner(nn.Module):
+    """A denoiser with its objective: what several processes wrap, so that gradients are shared."""
+
+    def __init__(self, denoiser: Denoiser, objective: MaskedCrossEntropy | NextToken) -> None:
+        super().__init__()
+        self.denoiser = denoiser
+        self.objective = objective
+
+    def forward(self, x: Tensor, noise: Noise) -> Losses:
+        return self.objective.loss(self.denoiser, x, noise)
+
+
+class Order:
+    """Which rows each update takes: a new permutation every epoch, drawn from (seed, epoch)."""
+
+    def __init__(self, rows: np.ndarray, batch_size: int, seed: int) -> None:
+        if len(rows) < batch_size:
+            raise ValueError(
+                f"the text has {len(rows)} training sequences; a batch takes {batch_size}: "
+                "lower --batch-size or give more text"
+            )
+        self.rows, self.batch_size, self.seed = rows, batch_size, seed
+        self._epoch, self._permutation = -1, rows
+
+    def batch(self, update: int) -> np.ndarray:
+        """The rows of an update; the remainder of an epoch is dropped."""
+        epoch, index = divmod(update, len(self.rows) // self.batch_size)
+        if epoch != self._epoch:
+            permutation = torch.randperm(len(self.rows), generator=generator(self.seed, epoch, 1))
+            self._epoch, self._permutation = epoch, self.rows[permutation.numpy()]
+        return self._permutation[index * self.batch_size : (index + 1) * self.batch_size]
+
+
+def train(config: Training, name: str) -> Path:
+    """Run a training to its end, from where it was left if its folder is there; returns the model folder."""
+    folder = Path(config.out or f"runs/{name}")
+    accelerator = Accelerator(mixed_precision=config.mixed_precision, log_with=list(config.trackers) or None)
+    _claim(folder, config)
+    with accelerator.main_process_first():
+        text = load_text(config.data)
+    size = text.tokenizer.get_vocab_size() + 1
+    network = replace(config.network, vocab_size=size, mask_id=size - 1)
+    run = Run(config, folder, accelerator, network, text)
+    run.resume()
+    run.go()
+    return folder / "model"
+
+
+class Run:
+    """A training run under way."""
+
+    def __init__(
+        self, config: Training, folder: Path, accelerator: Accelerator, network: MDLMConfig, text: PackedText
+    ) -> None:
+        self.config, self.folder, self.accelerator, self.network, self.text = config, folder, accelerator, network, text
+        denoiser = mdlm(network, seed=config.seed).to(accelerator.device)
+        self.denoiser = denoiser
+        self.ema = moving_average(denoiser, config.optim.ema)
+        optimiser = adamw(denoiser.parameters(), config.optim)
+        learner = Learner(denoiser, config.objective)
+        self.learner, self.optimiser = accelerator.prepare(
+            torch.compile(learner) if config.compile else learner, optimiser
+        )
+        self.state = TrainState(model=denoiser, ema=self.ema, optimiser=optimiser)
+        self.order = Order(text.train, config.batch_size, config.seed)
+        self.done = 0
+
+    @property
+    def averaged(self) -> Denoiser:
+        module = self.ema.module
+        assert isinstance(module, Denoiser)
+        return module
+
+    def resume(self) -> None:
+        """Take over the last whole state of the folder, and drop the metrics that came after it."""
+        newest = newest_state(self.folder / "state")
+        if newest is not None:
+            self.done = load_state(newest, self.state)
+        if self.accelerator.is_main_process:
+            _keep_metrics(self.folder / "metrics.jsonl", self.done)
+        self.accelerator.wait_for_everyone()
+
+    def go(self) -> None:
+        """Update until done, with metrics, validation and checkpoints."""
+        config, is_main = self.config, self.accelerator.is_main_process
+        if config.trackers:
+            self.accelerator.init_trackers("fpmgm", config=_flat(asdict(config)))
+        with Progress("update", config.updates, self.done, is_shown=is_main) as progress:
+            while self.done < config.updates:
+                start = time.perf_counter()
+                row = self.update(self.done)
+                self.done += 1
+                row = {"update": self.done, **row, "seconds": time.perf_counter() - start}
+                is_last = self.done == config.updates
+                if is_main and (is_last or self.done % config.validate_every == 0):
+                    row |= self.validate()
+                if is_main:
+                    with open(self.folder / "metrics.jsonl", "a") as file:
+                        file.write(json.dumps(row) + "\n")
+                    self.accelerator.log(row, step=self.done)
+                if is_main and (is_last or self.done % config.checkpoint_every == 0):
+                    save_state(self.folder / "state", self.state, self.done)
+                progress.step(f"loss {row['loss']:.3f}")
+        if is_main:
+            self.finish()
+        self.accelerator.wait_for_everyone()
+        self.accelerator.end_training()
+
+    def update(self, update: int) -> dict[str, float]:
+        """One update of the weights; what metrics.jsonl says of it."""
+        config, accelerator = self.config, self.accelerator
+        rank, world = accelerator.process_index, accelerator.num_processes
+        rows = self.order.batch(update)
+        x = torch.from_numpy(self.text.rows[rows].astype(np.int64)).to(accelerator.device)
+        noise = config.objective.draw(self.denoiser, *x.shape, rng=generator(config.seed, update))
+        torch.manual_seed(generator(config.seed, update, rank, 2).initial_seed())  # dropout
+        lr = config.optim.learning_rate(update, config.updates)
+        for group in self.optimiser.param_groups:
+            group["lr"] = lr
+        self.learner.train()
+        self.optimiser.zero_grad()
+        parts = _parts(len(x), rank, world, config.micro_batch_size)
+        loss, residual = torch.zeros((), device=x.device), 0.0
+        for index, part in enumerate(parts):
+            sync = accelerator.no_sync if index + 1 < len(parts) else _nothing
+            with sync(self.learner), accelerator.autocast():
+                losses = self.learner(x[part], noise.rows(part))
+                accelerator.backward(losses.total * world)  # processes are averaged, and these are parts of a sum
+            loss = loss + losses.total.detach()
+            residual += float(losses.residual.mean()) / len(parts)
+        total = float(accelerator.reduce(loss, "sum"))
+        if not total < BAD_LOSS * math.log(self.network.vocab_size):  # nan too
+            raise FloatingPointError(
+                f"the loss is {total} at update {update + 1}: lower --optim.lr (now {config.optim.lr}) or --optim.clip "
+                f"(now {config.optim.clip}); the last checkpoint, after update {_last(self.folder)}, is as it was"
+            )
+        norm = float(accelerator.clip_grad_norm_(self.denoiser.parameters(), config.optim.clip))
+        self.optimiser.step()
+        self.ema.update_parameters(self.denoiser)
+        return {"loss": total, "lr": lr, "grad_norm": norm, "residual": residual}
+
+    def validate(self) -> dict[str, float]:
+        """Validation perplexity of the moving average, with its error."""
+        rows = self.text.validation[:: max(1, len(self.text.validation) // self.config.validation_sequences)]
+        x = torch.from_numpy(self.text.rows[rows[: self.config.validation_sequences]].astype(np.int64))
+        found = perplexity(self.averaged, x.to(self.accelerator.device), num_iters=self.config.validation_iters)
+        return {"validation_perplexity": found.value, "validation_error": found.error}
+
+    def finish(self) -> None:
+        """Write the model folder: the moving average of the weights."""
+        save_model(
+            self.averaged, self.network, self.folder / "model", tokenizer=self.text.tokenizer.to_str(pretty=True)
+        )
+
+
+def _parts(num: int, rank: int, world: int, micro: int) -> list[slice]:
+    """The rows of this process, in passes of `micro` sequences."""
+    if num % world:
+        raise ValueError(
+            f"a batch of {num} sequences cannot be shared by {world} processes; take a multiple of {world}"
+        )
+    share = num // world
+    micro = micro or share
+    first = rank * share
+    return [slice(start, min(start + micro, first + share)) for start in range(first, first + share, micro)]
+
+
+def _claim(folder: Path, config: Training) -> None:
+    """Write the run's settings down, or see that a run that is already there has the same."""
+    file = folder / "config.json"
+    settings = _flat(asdict(config))
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        scratch = file.with_name(f".config.{os.getpid()}")
+        scratch.write_text(json.dumps(settings, indent=1) + "\n")
+        os.replace(scratch, file)
+        return
+    before = json.loads(file.read_text())
+    for key in sorted(set(before) | set(settings)):
+        if before.get(key) != json.loads(json.dumps(settings.get(key))) and key not in MAY_CHANGE:
+            raise ValueError(
+                f"{folder} holds a run with {key} {before.get(key)!r}, not {settings.get(key)!r}; "
+                f"give the same settings to continue it, or another --out"
+            )
+
+
+def _keep_metrics(file: Path, done: int) -> None:
+    """Drop the rows after update `done`, and a last row that a kill cut off."""
+    if not file.exists():
+        return
+    kept = []
+    for line in file.read_text().splitlines():
+        try:
+            if json.loads(line)["update"] <= done:
+                kept.append(line + "\n")
+        except (ValueError, KeyError):
+            break
+    scratch = file.with_name(f".metrics.{os.getpid()}")
+    scratch.write_text("".join(kept))
+    os.replace(scratch, file)
+
+
+def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as on the command line: data.source and so on."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return found
+
+
+def _last(folder: Path) -> int:
+    newest = newest_state(folder / "state")
+    return int(newest.name.split("-")[1]) if newest else 0
+
+
+@contextmanager
+def _nothing(model: nn.Module) -> Iterator[None]:
+    yield

@@ -1,0 +1,65 @@
+"""The optimiser, its learning rate, and the moving average of the weights."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+
+from fpmgm.names import choose
+
+Tensors = tuple[Tensor, ...] | list[Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimConfig:
+    """AdamW with a warm-up, clipping and an exponential moving average (EMA) of the weights."""
+
+    lr: float = 3e-4
+    beta1: float = 0.9
+    beta2: float = 0.999
+    weight_decay: float = 0.0
+    warmup: int = 2500
+    """Updates over which the learning rate rises from 0."""
+    decay: str = "constant"
+    """After the warm-up: `constant`, or `cosine` down to 0 at the last update."""
+    clip: float = 1.0
+    """The largest norm of the gradient; larger ones are scaled down."""
+    ema: float = 0.9999
+    """Decay of the moving average; it rises to this from 0.1, as (1 + n) / (10 + n)."""
+
+    def __post_init__(self) -> None:
+        choose("learning-rate decay", self.decay, {"constant": None, "cosine": None})
+        for name in ("lr", "clip"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"optim.{name} is {getattr(self, name)}; it must be above 0")
+        for name in ("beta1", "beta2", "ema"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"optim.{name} is {getattr(self, name)}; it must be at least 0 and below 1")
+
+    def learning_rate(self, update: int, updates: int) -> float:
+        """The learning rate of an update, counted from 0, of a run of `updates`."""
+        warm = min(1.0, (update + 1) / max(self.warmup, 1))
+        if self.decay == "constant":
+            return self.lr * warm
+        done = max(0, update - self.warmup) / max(1, updates - self.warmup)
+        return self.lr * warm * (1 + math.cos(math.pi * min(done, 1.0))) / 2
+
+
+def adamw(parameters: Iterable[nn.Parameter], config: OptimConfig) -> torch.optim.AdamW:
+    """AdamW as MDLM sets it."""
+    betas = (config.beta1, config.beta2)
+    return torch.optim.AdamW(parameters, lr=config.lr, betas=betas, weight_decay=config.weight_decay)
+
+
+def moving_average(model: nn.Module, decay: float) -> AveragedModel:
+    """An EMA of the model's weights; call `update_parameters` after each update."""
+
+    @torch.no_grad()
+    def average(averaged: Tensors, current: Tensors, num_averaged: Tensor | int) -> None:
+        n = int(num_averaged)
+        torch._foreach_lerp_(averaged, current, 1 - min(decay, (1 + n) / (10 + n)))
+
+    return AveragedModel(model, multi_avg_fn=average)

@@ -1,0 +1,288 @@
+"""Training on a small text: resume, accumulation, processes, and what goes wrong."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fpmgm.backbones.dit import Network, mdlm
+from fpmgm.checkpoint import load_model
+from fpmgm.data.text import TextConfig
+from fpmgm.evaluation.likelihood import perplexity
+from fpmgm.randomness import generator
+from fpmgm.recipes import RECIPES
+from fpmgm.training import loop, state
+from fpmgm.training.config import Training
+from fpmgm.training.loop import Order, train
+from fpmgm.training.optim import OptimConfig, adamw, moving_average
+from fpmgm.training.state import TrainState, load_state, newest_state, save_state
+from tests.conftest import SMALL, Build
+
+VERSE = "".join(f"line {i} of a poem about the {word}\n" for i in range(300) for word in ("sea", "sky", "old oak"))
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Training:
+    monkeypatch.setenv("FPMGM_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "verse.txt").write_text(VERSE)
+    return Training(
+        out=str(tmp_path / "run"),
+        model=Network(width=16, num_heads=2, num_pre=1, num_fp=1, num_post=1, cond_width=8, dropout=0.1),
+        data=TextConfig(source=str(tmp_path / "verse.txt"), tokenizer="bpe-300", length=16),
+        optim=OptimConfig(lr=1e-3, warmup=2, decay="cosine", ema=0.9),
+        updates=8,
+        batch_size=4,
+        checkpoint_every=3,
+        validate_every=4,
+        validation_sequences=8,
+    )
+
+
+def metrics_of(config: Training) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (Path(config.out) / "metrics.jsonl").read_text().splitlines()]
+
+
+def without_time(rows: list[dict[str, float]]) -> list[dict[str, float]]:
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+
+class KilledError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_a_run_killed_at_any_update_ends_with_the_metrics_of_an_unbroken_one(
+    config: Training, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_plain: bool
+) -> None:
+    if is_plain:
+        config = replace(config, model=replace(config.model, num_pre=2, num_fp=0, num_post=0))
+    whole = replace(config, out=str(tmp_path / "whole"))
+    train(whole, "test")
+    original = loop.Run.update
+    for kill_at in (1, 4, 4, 7):  # the same update twice: before and after its checkpoint
+
+        def dies(self: loop.Run, update: int, kill_at: int = kill_at) -> dict[str, float]:
+            if update == kill_at:
+                raise KilledError
+            return original(self, update)
+
+        monkeypatch.setattr(loop.Run, "update", dies)
+        with pytest.raises(KilledError):
+            train(config, "test")
+    monkeypatch.setattr(loop.Run, "update", original)
+    with open(Path(config.out) / "metrics.jsonl", "a") as file:
+        file.write('{"update": 8, "lo')  # a kill in the middle of a row
+    train(config, "test")
+    assert without_time(metrics_of(config)) == without_time(metrics_of(whole))
+    first, second = (load_model(Path(c.out) / "model")[0].state_dict() for c in (config, whole))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.slow
+def test_the_train_command_killed_twice_by_sigkill_ends_as_one_left_alone(tmp_path: Path) -> None:
+    text = tmp_path / "verse.txt"
+    text.write_text(VERSE * 5)
+    command = [sys.executable, "-m", "fpmgm", "train", "text-mini", "--data.source", str(text), "--data.length", "64"]
+    command += ["--updates", "40", "--checkpoint-every", "5", "--model.width", "64", "--model.num-heads", "4"]
+    command += ["--batch-size", "8", "--validation-sequences", "8"]
+    environment = {**os.environ, "FPMGM_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+    subprocess.run([*command, "--out", str(tmp_path / "whole")], check=True, env=environment, capture_output=True)
+    broken = tmp_path / "broken"
+    for rows in (8, 23):
+        process = subprocess.Popen(
+            [*command, "--out", str(broken)], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            file = broken / "metrics.jsonl"
+            if file.exists() and file.read_text().count("\n") >= rows:
+                break
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+    subprocess.run([*command, "--out", str(broken)], check=True, env=environment, capture_output=True)
+    losses = [
+        [json.loads(line)["loss"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        for folder in (tmp_path / "whole", broken)
+    ]
+    assert len(losses[0]) == 40
+    assert losses[0] == losses[1]
+
+
+def test_accumulated_gradients_are_those_of_the_whole_batch(config: Training, tmp_path: Path) -> None:
+    config = replace(config, model=replace(config.model, dropout=0.0), updates=4)
+    parts = replace(config, out=str(tmp_path / "parts"), micro_batch_size=1)
+    train(config, "test")
+    train(parts, "test")
+    for whole, part in zip(metrics_of(config), metrics_of(parts), strict=True):
+        assert part["loss"] == pytest.approx(whole["loss"], rel=1e-5)
+        assert part["grad_norm"] == pytest.approx(whole["grad_norm"], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_two_processes_have_the_losses_of_one_with_the_same_global_batch(config: Training, tmp_path: Path) -> None:
+    command = ["text-mini", "--data.source", config.data.source, "--data.tokenizer", "bpe-300", "--data.length", "16"]
+    command += ["--model.width", "16", "--model.num-heads", "2", "--updates", "6", "--batch-size", "4"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    single = [sys.executable, "-m", "fpmgm", "train", *command, "--out", str(tmp_path / "one")]
+    subprocess.run(single, check=True, env=environment, capture_output=True)
+    launch = [
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--cpu",
+        "--num_processes",
+        "2",
+        "--num_machines",
+        "1",
+    ]
+    launch += ["--mixed_precision", "no", "--dynamo_backend", "no", "-m", "fpmgm", "train", *command]
+    done = subprocess.run([*launch, "--out", str(tmp_path / "two")], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    one, two = (metrics_of(replace(config, out=str(tmp_path / name))) for name in ("one", "two"))
+    assert [row["loss"] for row in two] == pytest.approx([row["loss"] for row in one], rel=1e-5)
+
+
+def test_validation_perplexity_has_an_error_and_uses_the_moving_average(config: Training) -> None:
+    folder = train(config, "test")
+    rows = metrics_of(config)
+    assert [row["update"] for row in rows if "validation_perplexity" in row] == [4, 8]
+    assert rows[-1]["validation_error"] > 0
+    denoiser, network = load_model(folder)
+    assert network.vocab_size == 300
+    assert not torch.equal(denoiser.get_parameter("backbone.output_layer.linear.bias"), torch.zeros(300))
+
+
+def test_a_loss_that_goes_bad_stops_the_run_and_says_what_to_lower(config: Training) -> None:
+    wild = replace(config, optim=replace(config.optim, lr=1e30, decay="constant", warmup=0), checkpoint_every=1)
+    with pytest.raises(FloatingPointError, match=r"lower --optim\.lr \(now 1e\+30\) or --optim\.clip"):
+        train(wild, "test")
+
+
+def test_a_resume_with_other_settings_is_refused_and_names_them(config: Training) -> None:
+    train(replace(config, updates=3), "test")
+    with pytest.raises(ValueError, match=r"holds a run with model\.width 16, not 32"):
+        train(replace(config, model=replace(config.model, width=32)), "test")
+    with pytest.raises(ValueError, match=r"holds a run with seed 0, not 1"):
+        train(replace(config, seed=1), "test")
+    train(replace(config, updates=5), "test")  # going on for longer is fine
+    assert len(metrics_of(config)) == 5
+
+
+def test_a_batch_larger_than_the_text_is_refused(config: Training) -> None:
+    with pytest.raises(ValueError, match="training sequences; a batch takes 100000"):
+        train(replace(config, batch_size=100_000), "test")
+
+
+def trained_state(denoiser: torch.nn.Module) -> TrainState:
+    optimiser = adamw(denoiser.parameters(), OptimConfig())
+    ema = moving_average(denoiser, 0.9)
+    for parameter in denoiser.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimiser.step()
+    ema.update_parameters(denoiser)
+    return TrainState(model=denoiser, ema=ema, optimiser=optimiser)
+
+
+def test_a_saved_state_comes_back_to_the_bit(small_model: Build, tmp_path: Path) -> None:
+    saved = trained_state(small_model())
+    save_state(tmp_path, saved, 7)
+    other = trained_state(small_model(seed=5))
+    newest = newest_state(tmp_path)
+    assert newest is not None
+    assert load_state(newest, other) == 7
+    first, second = saved.tensors(), other.tensors()
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_disk_that_fills_up_while_saving_leaves_the_last_good_state(
+    small_model: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = trained_state(small_model())
+    save_state(tmp_path, saved, 5)
+
+    def full(tensors: object, path: Path) -> None:
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(state, "save_file", full)
+    with pytest.raises(OSError, match="No space left"):
+        save_state(tmp_path, saved, 10)
+    newest = newest_state(tmp_path)
+    assert newest is not None
+    assert load_state(newest, saved) == 5
+    assert [path.name for path in tmp_path.iterdir()] == ["update-00000005"]
+
+
+def test_the_order_takes_every_row_once_an_epoch_in_another_order_each_time() -> None:
+    order = Order(np.arange(100, 120), batch_size=5, seed=0)
+    epochs = [np.concatenate([order.batch(4 * epoch + i) for i in range(4)]) for epoch in range(2)]
+    for rows in epochs:
+        assert sorted(rows) == list(range(100, 120))
+    assert not np.array_equal(epochs[0], epochs[1])
+    again = Order(np.arange(100, 120), batch_size=5, seed=0)
+    assert np.array_equal(again.batch(6), order.batch(6))
+
+
+def test_the_learning_rate_warms_up_then_stays_or_falls_to_zero() -> None:
+    constant = OptimConfig(lr=1.0, warmup=10)
+    assert [constant.learning_rate(u, 100) for u in (0, 4, 9, 50, 99)] == pytest.approx([0.1, 0.5, 1, 1, 1])
+    cosine = OptimConfig(lr=1.0, warmup=10, decay="cosine")
+    assert cosine.learning_rate(55, 100) == pytest.approx(0.5)
+    assert cosine.learning_rate(100, 100) == pytest.approx(0)
+
+
+def test_the_moving_average_warms_up_as_mdlms_does() -> None:
+    model = torch.nn.Linear(1, 1, bias=False)
+    ema = moving_average(model, 0.9999)
+    expected = 0.0
+    for n in range(5):
+        with torch.no_grad():
+            model.weight.fill_(float(n))
+        ema.update_parameters(model)
+        decay = (1 + n) / (10 + n)
+        expected = float(n) if n == 0 else decay * expected + (1 - decay) * n
+    assert float(next(ema.module.parameters()).detach()) == pytest.approx(expected)
+
+
+def test_perplexity_of_a_fresh_model_is_the_size_of_the_vocabulary() -> None:
+    x = torch.randint(0, 11, (256, 16), generator=generator(0))
+    found = perplexity(mdlm(replace(SMALL, num_pre=1, num_fp=0, num_post=0)), x)
+    assert found.value == pytest.approx(11, abs=3 * found.error)
+    assert 0 < found.error < 1
+    causal = perplexity(mdlm(replace(SMALL, num_pre=1, num_fp=0, num_post=0, is_causal=True)), x)
+    assert causal.value == pytest.approx(12, rel=1e-4)  # a causal model may predict any symbol
+    assert math.log(causal.value) == pytest.approx(causal.nats_per_token)
+
+
+def test_a_causal_model_sees_only_what_came_before(small_model: Build) -> None:
+    model = small_model(num_pre=3, num_fp=0, num_post=0, is_causal=True)
+    x = torch.randint(0, 11, (2, 16), generator=generator(0))
+    changed = x.clone()
+    changed[:, 9] = (changed[:, 9] + 1) % 11
+    everywhere = torch.ones_like(x, dtype=torch.bool)
+    first, second = (model(tokens, 0.0, everywhere).features.unflatten(0, x.shape) for tokens in (x, changed))
+    torch.testing.assert_close(first[:, :9], second[:, :9])
+    assert not torch.allclose(first[:, 9:], second[:, 9:])
+    some = torch.zeros_like(everywhere)
+    some[0, [3, 12]] = True
+    some[1, 5] = True
+    torch.testing.assert_close(model(x, 0.0, some).features, first[some], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_builds_its_model(name: str) -> None:
+    recipe = RECIPES[name]
+    with torch.device("meta"):
+        denoiser = mdlm(recipe.network)
+    assert denoiser.max_length == recipe.data.length
