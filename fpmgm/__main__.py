@@ -16,6 +16,8 @@ USAGE = """usage: fpmgm COMMAND [--field value ...]
 
 commands:
   train RECIPE   train a model, or continue a run: {recipes}
+  sample MODEL   write text with a trained model
+  info NAME      parameters, blocks and cost of a model or a recipe
   quickstart     train a toy model for a minute, watch it fill in a sentence, sample it at three budgets
 
 fpmgm COMMAND --help lists the fields of a command; fpmgm --version prints the version."""
@@ -63,7 +65,24 @@ def _train(arguments: Sequence[str]) -> None:
     print(train(config, arguments[0]))
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {"quickstart": _quickstart, "train": _train}
+def _sample(arguments: Sequence[str]) -> None:
+    from fpmgm.commands import SampleCommand, run_sample
+
+    run_sample(_parse(SampleCommand, "sample", arguments))
+
+
+def _info(arguments: Sequence[str]) -> None:
+    from fpmgm.commands import InfoCommand, run_info
+
+    run_info(_parse(InfoCommand, "info", arguments))
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
+    "train": _train,
+    "sample": _sample,
+    "info": _info,
+    "quickstart": _quickstart,
+}
 
 
 def _parse(config_type: type[T], command: str, arguments: Sequence[str], **options: Any) -> T:

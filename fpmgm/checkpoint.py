@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,41 +15,84 @@ from fpmgm.backbones.dit import MDLMConfig, mdlm
 from fpmgm.denoiser import Denoiser
 
 KIND = "fpmgm-mdlm"
+BUNDLED = Path(__file__).parent / "models"
 
 
-def save_model(
-    denoiser: Denoiser,
-    config: MDLMConfig,
-    folder: Path,
-    *,
-    tokenizer: str = "",
-    card: str = "",
-    generation: dict[str, Any] | None = None,
-    dtype: torch.dtype = torch.float32,
-) -> None:
-    """Write a model folder, whole or not at all: beside its place first, then renamed."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    scratch = folder.with_name(f".{folder.name}.{os.getpid()}")
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir()
-    try:
-        (scratch / "config.json").write_text(json.dumps({"model_type": KIND, **asdict(config)}, indent=1) + "\n")
-        (scratch / "generation_config.json").write_text(json.dumps(generation or {}, indent=1) + "\n")
-        tensors = {name: tensor.detach().cpu().to(dtype).contiguous() for name, tensor in denoiser.state_dict().items()}
-        save_file(tensors, scratch / "model.safetensors", metadata={"format": "pt"})
-        if tokenizer:
-            (scratch / "tokenizer.json").write_text(tokenizer)
-        (scratch / "README.md").write_text(card)
-        shutil.rmtree(folder, ignore_errors=True)
-        os.replace(scratch, folder)
-    except BaseException:
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """A denoiser with all that goes with it."""
+
+    denoiser: Denoiser
+    config: MDLMConfig
+    tokenizer: str
+    """The content of tokenizer.json; empty if the model has none."""
+    generation: dict[str, Any] = field(default_factory=dict)
+    card: str = ""
+
+    def save(self, folder: str | Path, *, dtype: torch.dtype = torch.float32) -> None:
+        """Write a model folder, whole or not at all: beside its place first, then renamed."""
+        folder = Path(folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        scratch = folder.with_name(f".{folder.name}.{os.getpid()}")
         shutil.rmtree(scratch, ignore_errors=True)
-        raise
+        scratch.mkdir()
+        try:
+            self._write(scratch, dtype)
+            shutil.rmtree(folder, ignore_errors=True)
+            os.replace(scratch, folder)
+        except BaseException:
+            shutil.rmtree(scratch, ignore_errors=True)
+            raise
+
+    def _write(self, folder: Path, dtype: torch.dtype) -> None:
+        settings = {"model_type": KIND, **asdict(self.config)}
+        (folder / "config.json").write_text(json.dumps(settings, indent=1) + "\n")
+        (folder / "generation_config.json").write_text(json.dumps(self.generation, indent=1) + "\n")
+        tensors = {name: t.detach().cpu().to(dtype).contiguous() for name, t in self.denoiser.state_dict().items()}
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        if self.tokenizer:
+            (folder / "tokenizer.json").write_text(self.tokenizer)
+        (folder / "README.md").write_text(self.card)
 
 
-def load_model(folder: Path) -> tuple[Denoiser, MDLMConfig]:
-    """The denoiser of a model folder, in float32, ready to sample from."""
+def load(source: str | Path) -> Model:
+    """A model by name: a bundled one, a model folder, or a repository on the hub."""
+    return load_folder(find_folder(str(source)))
+
+
+def find_folder(source: str) -> Path:
+    """The model folder of a bundled name, a path or a hub id, in this order."""
+    if (BUNDLED / source / "config.json").is_file():
+        return BUNDLED / source
+    if Path(source).is_dir():
+        return Path(source)
+    if source.count("/") == 1 and not Path(source).exists() and not source.startswith((".", "/")):
+        from huggingface_hub import snapshot_download
+
+        return Path(snapshot_download(source, allow_patterns=["*.json", "*.safetensors", "README.md"]))
+    bundled = sorted(path.name for path in BUNDLED.glob("*")) if BUNDLED.is_dir() else []
+    have = f"bundled are {', '.join(bundled)}" if bundled else "none is bundled yet"
+    raise ValueError(f"no model at {source!r}; give a model folder or a hub id owner/name ({have})")
+
+
+def load_folder(folder: Path) -> Model:
+    """The model of a folder, in float32, ready to sample from."""
     config = read_config(folder)
+    denoiser = mdlm(config)
+    denoiser.load_state_dict(_read_weights(folder, denoiser))
+    tokenizer = folder / "tokenizer.json"
+    generation = folder / "generation_config.json"
+    card = folder / "README.md"
+    return Model(
+        denoiser=denoiser.eval(),
+        config=config,
+        tokenizer=tokenizer.read_text() if tokenizer.is_file() else "",
+        generation=_read_json(generation) if generation.is_file() else {},
+        card=card.read_text() if card.is_file() else "",
+    )
+
+
+def _read_weights(folder: Path, denoiser: Denoiser) -> dict[str, torch.Tensor]:
     weights = folder / "model.safetensors"
     if not weights.is_file():
         raise ValueError(f"{folder} has no model.safetensors{_pickle_hint(folder)}")
@@ -57,7 +100,6 @@ def load_model(folder: Path) -> tuple[Denoiser, MDLMConfig]:
         tensors = load_file(weights)
     except SafetensorError as error:
         raise ValueError(f"{weights} is truncated or not a safetensors file: {error}") from error
-    denoiser = mdlm(config)
     expected = {name: tensor.shape for name, tensor in denoiser.state_dict().items()}
     found = {name: tensor.shape for name, tensor in tensors.items()}
     wrong = sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name))
@@ -66,8 +108,7 @@ def load_model(folder: Path) -> tuple[Denoiser, MDLMConfig]:
             f"{weights} does not fit its config.json: {len(wrong)} tensors are missing, extra or of another shape, "
             f"such as {wrong[0]}"
         )
-    denoiser.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
-    return denoiser.eval(), config
+    return {name: tensor.float() for name, tensor in tensors.items()}
 
 
 def read_config(folder: Path) -> MDLMConfig:
@@ -75,17 +116,24 @@ def read_config(folder: Path) -> MDLMConfig:
     file = folder / "config.json"
     if not file.is_file():
         raise ValueError(f"{folder} is not a model folder: it has no config.json{_pickle_hint(folder)}")
-    try:
-        settings = json.loads(file.read_text())
-    except ValueError as error:
-        raise ValueError(f"{file} is not JSON: {error}") from error
-    if not isinstance(settings, dict) or settings.pop("model_type", None) != KIND:
+    settings = _read_json(file)
+    if settings.pop("model_type", None) != KIND:
         raise ValueError(f"{file} is of another kind of model; fpmgm reads model_type {KIND}")
     names = {field.name for field in fields(MDLMConfig)}
     if set(settings) != names:
         wrong = sorted(set(settings) ^ names)
         raise ValueError(f"{file} has missing or unknown settings: {', '.join(wrong)}")
     return MDLMConfig(**settings)
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        settings = json.loads(file.read_text())
+    except ValueError as error:
+        raise ValueError(f"{file} is not JSON: {error}") from error
+    if not isinstance(settings, dict):
+        raise ValueError(f"{file} holds no settings but a {type(settings).__name__}")
+    return settings
 
 
 def _pickle_hint(folder: Path) -> str:

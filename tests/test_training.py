@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from fpmgm.backbones.dit import Network, mdlm
-from fpmgm.checkpoint import load_model
+from fpmgm.checkpoint import load
 from fpmgm.data.text import TextConfig
 from fpmgm.evaluation.likelihood import perplexity
 from fpmgm.randomness import generator
@@ -83,7 +83,7 @@ def test_a_run_killed_at_any_update_ends_with_the_metrics_of_an_unbroken_one(
         file.write('{"update": 8, "lo')  # a kill in the middle of a row
     train(config, "test")
     assert without_time(metrics_of(config)) == without_time(metrics_of(whole))
-    first, second = (load_model(Path(c.out) / "model")[0].state_dict() for c in (config, whole))
+    first, second = (load(Path(c.out) / "model").denoiser.state_dict() for c in (config, whole))
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
@@ -157,9 +157,9 @@ def test_validation_perplexity_has_an_error_and_uses_the_moving_average(config: 
     rows = metrics_of(config)
     assert [row["update"] for row in rows if "validation_perplexity" in row] == [4, 8]
     assert rows[-1]["validation_error"] > 0
-    denoiser, network = load_model(folder)
-    assert network.vocab_size == 300
-    assert not torch.equal(denoiser.get_parameter("backbone.output_layer.linear.bias"), torch.zeros(300))
+    model = load(folder)
+    assert model.config.vocab_size == 300
+    assert not torch.equal(model.denoiser.get_parameter("backbone.output_layer.linear.bias"), torch.zeros(300))
 
 
 def test_a_loss_that_goes_bad_stops_the_run_and_says_what_to_lower(config: Training) -> None:

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import tempfile
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -41,12 +42,16 @@ class TextConfig:
     length: int = 128
     validation_share: float = 0.01
     """How much of the text is held out, as whole regions spread over it."""
+    validation_documents: int = 0
+    """If above 0, the last so many documents are held out instead."""
 
     def __post_init__(self) -> None:
         if self.length < 3:
             raise ValueError(f"data.length is {self.length}; it must be at least 3")
         if not 0 < self.validation_share < 0.5:
             raise ValueError(f"data.validation_share is {self.validation_share}; it must lie between 0 and 0.5")
+        if self.validation_documents < 0:
+            raise ValueError(f"data.validation_documents is {self.validation_documents}; it must be 0 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,14 +80,23 @@ def load_text(config: TextConfig) -> PackedText:
     """The packed sequences of a source, from the cache or made now."""
     content = fingerprint(config.source)
     tokenizer = tokenizer_for(config, content)
-    key = _key(content, config.text_field, tokenizer.to_str(), str(config.length))
+    key = _key(content, config.text_field, tokenizer.to_str(), str(config.length), str(config.validation_documents))
     folder = cache_folder() / "packed" / key
     if not folder.exists():
         _write_packed(folder, config, tokenizer)
     shape = json.loads((folder / "shape.json").read_text())
     tokens = np.memmap(folder / "rows.bin", dtype=np.uint16 if shape["bytes"] == 2 else np.uint32, mode="r")
     rows = tokens.reshape(-1, config.length)
-    train, validation = held_out(len(rows), config.validation_share)
+    if config.validation_documents:
+        train, validation = np.split(np.arange(len(rows)), [shape["held_out_from"]])
+        validation = validation[1:]  # the row in which they begin belongs to neither
+        if not (len(train) and len(validation)):
+            raise ValueError(
+                f"the last {config.validation_documents} documents leave {len(train)} sequences to train on and "
+                f"{len(validation)} to validate on; change data.validation_documents"
+            )
+    else:
+        train, validation = held_out(len(rows), config.validation_share)
     return PackedText(rows=rows, tokenizer=tokenizer, train=train, validation=validation)
 
 
@@ -145,8 +159,13 @@ def _write_packed(folder: Path, config: TextConfig, tokenizer: Tokenizer) -> Non
         unfinished.mkdir()
         body = config.length - 2
         left = np.empty(0, dtype)
+        num_tokens = 0
+        starts = deque([0], maxlen=config.validation_documents + 1)  # where the last documents begin
         with open(unfinished / "rows.bin", "wb") as file:
             for tokens in _token_batches(pieces(config.source, config.text_field), tokenizer, end, dtype):
+                num_tokens += len(tokens)
+                if len(tokens) and tokens[-1] == end:
+                    starts.append(num_tokens)
                 stream = np.concatenate([left, tokens])
                 num_rows = len(stream) // body
                 rows = np.full((num_rows, config.length), end, dtype)
@@ -158,7 +177,8 @@ def _write_packed(folder: Path, config: TextConfig, tokenizer: Tokenizer) -> Non
             raise ValueError(
                 f"{config.source} holds {len(left)} tokens; one sequence of length {config.length} needs {body}"
             )
-        (unfinished / "shape.json").write_text(json.dumps({"bytes": dtype.itemsize, "length": config.length}))
+        shape = {"bytes": dtype.itemsize, "length": config.length, "held_out_from": starts[0] // body}
+        (unfinished / "shape.json").write_text(json.dumps(shape))
         if not folder.exists():  # another process may have been faster
             os.replace(unfinished, folder)
 

@@ -16,7 +16,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from fpmgm.backbones.dit import MDLMConfig, mdlm
-from fpmgm.checkpoint import save_model
+from fpmgm.checkpoint import Model
 from fpmgm.data.text import PackedText, load_text
 from fpmgm.denoiser import Denoiser
 from fpmgm.evaluation.likelihood import perplexity
@@ -185,9 +185,8 @@ class Run:
 
     def finish(self) -> None:
         """Write the model folder: the moving average of the weights."""
-        save_model(
-            self.averaged, self.network, self.folder / "model", tokenizer=self.text.tokenizer.to_str(pretty=True)
-        )
+        tokenizer = self.text.tokenizer.to_str(pretty=True)
+        Model(denoiser=self.averaged, config=self.network, tokenizer=tokenizer).save(self.folder / "model")
 
 
 def _parts(num: int, rank: int, world: int, micro: int) -> list[slice]:

@@ -21,10 +21,10 @@ LAYERS = [
     {"denoiser"},
     {"backbones"},
     {"sampling", "objectives", "checkpoint"},
-    {"data", "evaluation"},
+    {"generation", "data", "evaluation"},
     {"training"},
     {"recipes"},
-    {"quickstart"},
+    {"quickstart", "commands"},
     {"__main__"},
 ]
 """A file may import from the layers above its own; within a layer files do not know each other."""

@@ -1,0 +1,126 @@
+"""The commands around a trained model: sample and info."""
+
+import json
+import sys
+from dataclasses import asdict, dataclass, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import tyro
+from rich.console import Console
+from rich.text import Text
+
+from fpmgm.backbones.dit import MDLMConfig, mdlm
+from fpmgm.checkpoint import Model, find_folder, load, read_config
+from fpmgm.evaluation.cost import multiply_adds
+from fpmgm.generation import Sampling, decode, generate
+from fpmgm.recipes import RECIPES
+from fpmgm.sampling import Step
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleCommand(Sampling):
+    """Write text with a trained model."""
+
+    model: Annotated[str, tyro.conf.Positional]
+    """A model folder, or a hub id owner/name."""
+    num_samples: int = 1
+    """Samples for each prompt or text with blanks."""
+    prompt: tuple[str, ...] = ()
+    """What the text begins with."""
+    infill: tuple[str, ...] = ()
+    """A text with blanks of underscores, one for each token: 'the ____ of the ____'."""
+    watch: bool = False
+    """Replay the denoising of the first sequence, step by step."""
+    json: bool = False
+    """Print one JSON object: texts, block_evals, seconds and the settings."""
+
+    def __post_init__(self) -> None:
+        if self.watch and self.json:
+            raise ValueError("watch and json are both set; give one of them")
+
+
+def run_sample(command: SampleCommand) -> None:
+    """Print the samples."""
+    model = load(command.model)
+    settings = {field.name: getattr(command, field.name) for field in fields(Sampling)}
+    console = Console(highlight=False)
+    out = generate(
+        model,
+        num_samples=command.num_samples,
+        prompts=command.prompt,
+        infill=command.infill,
+        on_step=_watcher(model, console) if command.watch else None,
+        **settings,
+    )
+    if command.json:
+        found = {"texts": out.texts, "block_evals": out.block_evals, "seconds": out.seconds, "steps": out.steps}
+        print(json.dumps({**found, "settings": {"model": command.model, **settings}}))
+        return
+    for index, text in enumerate(out.texts):
+        console.rule(f"sample {index + 1} of {len(out.texts)}", style="dim")
+        console.print(Text(text))
+    print(f"{out.block_evals} block evaluations in {out.steps} steps, {out.seconds:.2f} s", file=sys.stderr)
+
+
+def _watcher(model: Model, console: Console) -> Any:
+    def show(step: Step) -> None:
+        before, after = step.z[0].tolist(), step.z_next[0].tolist()
+        console.rule(f"t = {step.t:.2f}", style="dim")
+        if not console.is_terminal:
+            console.print(Text(decode(model, after)))
+            return
+        line = Text()
+        for old, new in zip(before, after, strict=True):
+            line.append(decode(model, [new]), style="bold green" if old != new else "")
+        console.print(line)
+
+    return show
+
+
+@dataclass(frozen=True, kw_only=True)
+class InfoCommand:
+    """Parameters, blocks and cost of a model or a recipe."""
+
+    name: Annotated[str, tyro.conf.Positional]
+    """A recipe, a model folder, or a hub id owner/name."""
+    json: bool = False
+    """Print one JSON object."""
+
+
+def run_info(command: InfoCommand) -> None:
+    """Print what a model or a recipe is."""
+    found = describe(command.name)
+    if command.json:
+        print(json.dumps(found))
+        return
+    for key, value in found.items():
+        is_count = isinstance(value, int) and not isinstance(value, bool)
+        print(f"{key:28} {value:,}" if is_count else f"{key:28} {value}")
+
+
+def describe(name: str) -> dict[str, Any]:
+    """Parameters, blocks and the cost of a denoising step of a recipe or a model."""
+    near = get_close_matches(name, RECIPES, n=1)
+    if near and name not in RECIPES and not Path(name).exists():
+        raise ValueError(f"no recipe or model {name!r}; did you mean {near[0]!r}? Recipes: {', '.join(RECIPES)}")
+    config = RECIPES[name].network if name in RECIPES else read_config(find_folder(name))
+    with torch.device("meta"):
+        denoiser = mdlm(config)
+    num_iters = 4 if config.num_fp else 0
+    return {
+        "name": name,
+        "parameters": sum(parameter.numel() for parameter in denoiser.parameters()),
+        "blocks": f"{config.num_pre}/{config.num_fp}/{config.num_post}" if config.num_fp else str(config.num_pre),
+        "iterations_per_step": num_iters,
+        "block_evals_per_step": denoiser.cost.step(num_iters),
+        "multiply_adds_per_step": _step_cost(config, num_iters),
+        **asdict(config),
+    }
+
+
+def _step_cost(config: MDLMConfig, num_iters: int) -> int:
+    """Of a whole sequence with logits at a quarter of its positions."""
+    return multiply_adds(config, num_iters=num_iters, num_positions=config.length // 4)

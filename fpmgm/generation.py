@@ -1,0 +1,197 @@
+"""Generation: text in, text out, around the sampling loop."""
+
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache, partial
+from typing import Any
+
+import torch
+
+from fpmgm.budget import plan
+from fpmgm.checkpoint import Model
+from fpmgm.draws import Draw
+from fpmgm.names import choose
+from fpmgm.randomness import Streams
+from fpmgm.reuse import reuse_by_name
+from fpmgm.sampling import Step, even_times, sample
+from fpmgm.solvers import Solver, solver_by_name
+from fpmgm.transitions import Ancestral, Cap, Conf, Confidence, Loop, Remasking, Rescale, Transition
+
+END_OF_TEXT = "<|endoftext|>"
+
+TRANSITIONS: dict[str, Callable[[Draw], Transition]] = {
+    "ancestral": lambda draw: Ancestral(draw=draw),
+    "confidence": lambda draw: Confidence(draw=draw),
+    "confidence-margin": lambda draw: Confidence(score="margin", draw=draw),
+    "confidence-entropy": lambda draw: Confidence(score="entropy", draw=draw),
+    "remdm-cap": lambda draw: Remasking(rule=Cap(), draw=draw),
+    "remdm-rescale": lambda draw: Remasking(rule=Rescale(), draw=draw),
+    "remdm-conf": lambda draw: Remasking(rule=Conf(), draw=draw),
+    "remdm-loop": lambda draw: Remasking(rule=Loop(), draw=draw),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How to spend a budget on a sample."""
+
+    budget: int = 96
+    """Block evaluations per sequence."""
+    steps: int | None = None
+    """Denoising steps; None: as many as the budget allows at four iterations each on average."""
+    allocation: str = "decreasing"
+    """How solver iterations are spread over the steps: fixed, decreasing, increasing, cosine or front-loaded."""
+    reuse: str = "auto"
+    """Where the solver starts: none, full or three-state; auto: three-state, or none for a plain stack."""
+    solver: str = "picard"
+    """picard or anderson."""
+    tolerance: float | None = None
+    """Stop a sequence's solver when its relative residual is at most this; None: run all iterations."""
+    transition: str = "ancestral"
+    """ancestral; confidence, confidence-margin, confidence-entropy; remdm-cap, -rescale, -conf or -loop."""
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    nucleus: str = "inclusive"
+    """Which set top_p keeps: inclusive (with the token that crosses p) or strict."""
+    seed: int = 0
+    batch_size: int = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generated:
+    """Samples and what they cost."""
+
+    texts: list[str]
+    tokens: list[list[int]]
+    block_evals: int  # the most that any sequence spent
+    seconds: float
+    steps: int
+
+
+def generate(
+    model: Model,
+    *,
+    num_samples: int = 1,
+    prompts: Sequence[str] = (),
+    infill: Sequence[str] = (),
+    on_step: Callable[[Step], None] | None = None,
+    **settings: Any,
+) -> Generated:
+    """Sample texts: from nothing, as continuations of prompts, or into the blanks of `infill`.
+
+    A blank is a run of underscores, one token for each. `num_samples` are drawn for every prompt or text with blanks.
+    Other settings are the fields of `Sampling`.
+    """
+    for name in settings:
+        choose("setting", name, {field.name: None for field in fields(Sampling)})
+    how = Sampling(**settings)
+    if num_samples < 1:
+        raise ValueError(f"num_samples is {num_samples}; it must be at least 1")
+    starts = [start for start in _starts(model, prompts, infill) for _ in range(num_samples)]
+    spending = plan(how.budget, model.denoiser.cost, num_steps=how.steps, allocation=how.allocation)
+    draw = Draw(temperature=how.temperature, top_k=how.top_k, top_p=how.top_p, nucleus=how.nucleus)
+    default_reuse = "three-state" if model.denoiser.cost.fp else "none"
+    rules: dict[str, Any] = {
+        "times": even_times(spending.num_steps),
+        "iterations": spending.iterations,
+        "transition": choose("transition", how.transition, TRANSITIONS)(draw),
+        "reuse": reuse_by_name(default_reuse if how.reuse == "auto" else how.reuse),
+        "solver": _solver(how),
+        "on_step": on_step,
+    }
+    rows: list[list[int]] = [[]] * len(starts)
+    spent = 0
+    begin = time.perf_counter()
+    for batch in _batches(starts, how.batch_size):
+        z = torch.tensor([starts[index] for index in batch], device=next(model.denoiser.parameters()).device)
+        sampled = sample(model.denoiser, z, rng=Streams.of(how.seed, batch), **rules)
+        spent = max(spent, int(sampled.block_evals.max()))
+        for index, row in zip(batch, sampled.z.tolist(), strict=True):
+            rows[index] = row
+    seconds = time.perf_counter() - begin
+    texts = [decode(model, row) for row in rows]
+    return Generated(texts=texts, tokens=rows, block_evals=spent, seconds=seconds, steps=spending.num_steps)
+
+
+def encode(model: Model, text: str) -> list[int]:
+    """The token ids of a text."""
+    return _tokenizer(model.tokenizer).encode(text, add_special_tokens=False).ids
+
+
+def decode(model: Model, tokens: Sequence[int]) -> str:
+    """The text of tokens, without end-of-text; masks as dots."""
+    tokenizer = _tokenizer(model.tokenizer)
+    parts: list[str] = []
+    run: list[int] = []
+    for token in tokens:
+        if token == model.denoiser.mask_id:
+            parts += [tokenizer.decode(run), "·"]
+            run = []
+        else:
+            run.append(token)
+    return "".join([*parts, tokenizer.decode(run)])
+
+
+def _starts(model: Model, prompts: Sequence[str], infill: Sequence[str]) -> list[list[int]]:
+    """What is given of each sequence, masks elsewhere."""
+    length, mask, end = model.denoiser.max_length, model.denoiser.mask_id, _end_of_text(model)
+    if prompts and infill:
+        raise ValueError("prompts and infill are both given; give one of them")
+    if infill:
+        return [_with_blanks(model, text) for text in infill]
+    starts = [[end, *encode(model, prompt)] for prompt in prompts] or [[]]
+    for prompt, start in zip(prompts, starts, strict=False):
+        if len(start) >= length:
+            raise ValueError(
+                f"the prompt {prompt[:40]!r} has {len(start) - 1} tokens; the model writes {length}, "
+                f"so a prompt may have {length - 2} at most"
+            )
+    return [[*start, *[mask] * (length - len(start))] for start in starts]
+
+
+def _with_blanks(model: Model, text: str) -> list[int]:
+    tokens = [_end_of_text(model)]
+    for part in re.split(r"(_+)", text):
+        tokens += [model.denoiser.mask_id] * len(part) if part.startswith("_") else encode(model, part)
+    tokens.append(_end_of_text(model))
+    if model.denoiser.mask_id not in tokens:
+        raise ValueError(f"{text[:40]!r} has no blank to fill in; write one as underscores, one for each token: ___")
+    if len(tokens) > model.denoiser.max_length:
+        raise ValueError(f"{text[:40]!r} has {len(tokens) - 2} tokens; the model takes {model.denoiser.max_length - 2}")
+    return tokens
+
+
+def _batches(starts: Sequence[Sequence[int]], batch_size: int) -> Iterator[list[int]]:
+    """Indices of starts of equal length, in order."""
+    if batch_size < 1:
+        raise ValueError(f"batch_size is {batch_size}; it must be at least 1")
+    by_length: dict[int, list[int]] = {}
+    for index, start in enumerate(starts):
+        by_length.setdefault(len(start), []).append(index)
+    for indices in by_length.values():
+        for first in range(0, len(indices), batch_size):
+            yield indices[first : first + batch_size]
+
+
+def _solver(how: Sampling) -> Solver:
+    solver = solver_by_name(how.solver)
+    return solver if how.tolerance is None else partial(solver, tolerance=how.tolerance)
+
+
+def _end_of_text(model: Model) -> int:
+    end = _tokenizer(model.tokenizer).token_to_id(END_OF_TEXT)
+    if end is None:
+        raise ValueError(f"the model's tokenizer has no {END_OF_TEXT} token")
+    return int(end)
+
+
+@lru_cache(maxsize=4)
+def _tokenizer(content: str) -> Any:
+    from tokenizers import Tokenizer
+
+    if not content:
+        raise ValueError("the model has no tokenizer.json, so it cannot read or write text")
+    return Tokenizer.from_str(content)
