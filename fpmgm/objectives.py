@@ -10,15 +10,19 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 from torch.nn import functional as F  # noqa: N812
+from torch.utils.checkpoint import checkpoint
 
 from fpmgm.denoiser import Denoiser
 from fpmgm.gradients import Gradient, IterationCounts, sjfb
 from fpmgm.masking import MaskSchedule, linear, masked_below, stratified_times, without_mask
 from fpmgm.names import choose
 from fpmgm.solvers import Solver, picard
-from fpmgm.types import Chosen, Logits, PerChoice, PerSequence, Tokens, Uniforms
+from fpmgm.types import Chosen, Features, PerChoice, PerSequence, Tokens, Uniforms
 
 Scalar = Float[Tensor, ""]
+
+LOGITS_AT_ONCE = 1 << 26
+"""How many logits a loss holds at a time: a quarter of a gigabyte in float32."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,16 +96,30 @@ class MaskedCrossEntropy:
             gradient=self.gradient,
             solver=self.solver,
         )
-        nll = token_nll(denoiser.head(features), x[is_masked], mask_id=denoiser.mask_id)
+        nll = token_nll(denoiser, features, x[is_masked])
         if self.weighting == "masked":
             return Losses(total=nll.sum() / max(noise.num_masked, 1), residual=residual)
         weight = self.schedule.weight(t)[:, None].expand(x.shape)[is_masked]
         return Losses(total=(weight * nll).sum() / noise.num_tokens, residual=residual)
 
 
-def token_nll(logits: Logits, tokens: Chosen, *, mask_id: int) -> PerChoice:
-    """-log p of each token under SUBS at masked positions."""
-    return F.cross_entropy(without_mask(logits, mask_id=mask_id), tokens, reduction="none")
+def token_nll(denoiser: Denoiser, features: Features, tokens: Chosen) -> PerChoice:
+    """-log p of each token under SUBS at masked positions (a causal model has no mask to forbid).
+
+    More logits than LOGITS_AT_ONCE are computed in parts, and again in the backward pass, so that few are held.
+    """
+
+    def nll(features: Features, tokens: Chosen) -> PerChoice:
+        logits = denoiser.head(features)
+        if not denoiser.is_causal:
+            logits = without_mask(logits, mask_id=denoiser.mask_id)
+        return F.cross_entropy(logits, tokens, reduction="none")
+
+    rows = max(1, LOGITS_AT_ONCE // denoiser.vocab_size)
+    if len(tokens) <= rows:
+        return nll(features, tokens)
+    parts = zip(features.split(rows), tokens.split(rows), strict=True)
+    return torch.cat([checkpoint(nll, *part, use_reentrant=False) for part in parts])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,5 +142,5 @@ def next_token_nll(model: Denoiser, x: Tokens) -> Float[Tensor, "B N"]:
     """-log p(x_i | x_<i) under a causal model, for every token but the first."""
     positions = torch.ones_like(x, dtype=torch.bool)
     positions[:, -1] = False
-    logits = model.head(model(x, 0.0, positions).features)
-    return F.cross_entropy(logits, x[:, 1:].flatten(), reduction="none").view(len(x), -1)
+    features = model(x, 0.0, positions).features
+    return token_nll(model, features, x[:, 1:].flatten()).view(len(x), -1)

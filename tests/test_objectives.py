@@ -5,8 +5,9 @@ import pytest
 import torch
 
 import fpmgm
+from fpmgm import objectives
 from fpmgm.masking import corrupt, stratified_times, subs
-from fpmgm.objectives import MaskedCrossEntropy
+from fpmgm.objectives import MaskedCrossEntropy, NextToken
 from fpmgm.randomness import generator
 from tests.conftest import SMALL, Build
 
@@ -63,6 +64,21 @@ def test_the_parts_of_a_batch_add_up_to_its_loss(small_model: Build) -> None:
         whole = objective.loss(denoiser, x, noise).total
         parts = [objective.loss(denoiser, x[part], noise.rows(part)).total for part in (slice(0, 1), slice(1, 6))]
         torch.testing.assert_close(torch.stack(parts).sum(), whole)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_a_head_run_in_parts_gives_the_same_loss_and_gradients(
+    small_model: Build, monkeypatch: pytest.MonkeyPatch, is_causal: bool
+) -> None:
+    denoiser = small_model(num_pre=2, num_fp=0, num_post=0, is_causal=is_causal, dtype=torch.float64)
+    objective = NextToken() if is_causal else MaskedCrossEntropy()
+    x = torch.randint(0, 11, (6, 16), generator=generator(0))
+    found = []
+    for limit in (objectives.LOGITS_AT_ONCE, 5 * denoiser.vocab_size):
+        monkeypatch.setattr(objectives, "LOGITS_AT_ONCE", limit)
+        loss = objective.loss(denoiser, x, objective.draw(denoiser, 6, 16, rng=generator(1))).total
+        found.append([loss.detach(), *torch.autograd.grad(loss, list(denoiser.parameters()))])
+    torch.testing.assert_close(found[0], found[1])
 
 
 def test_the_same_key_repeats_masks_and_iteration_counts(small_model: Build) -> None:

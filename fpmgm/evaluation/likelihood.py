@@ -59,6 +59,6 @@ def _bounds(
         z = masked_below(x[rows], u[rows], t[rows], mask_id=denoiser.mask_id, schedule=schedule)
         is_masked = z == denoiser.mask_id
         features = denoiser(z, t[rows], is_masked, num_grad=num_iters if denoiser.cost.fp else 0).features
-        nll = token_nll(denoiser.head(features), x[rows][is_masked], mask_id=denoiser.mask_id)
+        nll = token_nll(denoiser, features, x[rows][is_masked])
         by_position = torch.zeros(z.shape, device=x.device).masked_scatter(is_masked, nll)
         yield schedule.weight(t[rows]) * by_position.sum(dim=1) / x.shape[1]
