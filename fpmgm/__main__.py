@@ -17,6 +17,7 @@ USAGE = """usage: fpmgm COMMAND [--field value ...]
 commands:
   train RECIPE   train a model, or continue a run: {recipes}
   sample MODEL   write text with a trained model
+  evaluate MODEL validation and generative perplexity, diversity, seconds
   info NAME      parameters, blocks and cost of a model or a recipe
   quickstart     train a toy model for a minute, watch it fill in a sentence, sample it at three budgets
 
@@ -77,10 +78,17 @@ def _info(arguments: Sequence[str]) -> None:
     run_info(_parse(InfoCommand, "info", arguments))
 
 
+def _evaluate(arguments: Sequence[str]) -> None:
+    from fpmgm.commands import EvaluateCommand, run_evaluate
+
+    run_evaluate(_parse(EvaluateCommand, "evaluate", arguments))
+
+
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "train": _train,
     "sample": _sample,
     "info": _info,
+    "evaluate": _evaluate,
     "quickstart": _quickstart,
 }
 

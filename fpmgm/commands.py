@@ -1,20 +1,26 @@
-"""The commands around a trained model: sample and info."""
+"""The commands around a trained model: sample, info, evaluate."""
 
 import json
 import sys
 from dataclasses import asdict, dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import torch
 import tyro
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from fpmgm.backbones.dit import MDLMConfig, mdlm
 from fpmgm.checkpoint import Model, find_folder, load, read_config
+from fpmgm.data.text import TextConfig, load_text
 from fpmgm.evaluation.cost import multiply_adds
+from fpmgm.evaluation.diversity import unigram_entropy
+from fpmgm.evaluation.judges import generative_perplexity, load_judge
+from fpmgm.evaluation.likelihood import Perplexity, perplexity
 from fpmgm.generation import Sampling, decode, generate
 from fpmgm.recipes import RECIPES
 from fpmgm.sampling import Step
@@ -124,3 +130,77 @@ def describe(name: str) -> dict[str, Any]:
 def _step_cost(config: MDLMConfig, num_iters: int) -> int:
     """Of a whole sequence with logits at a quarter of its positions."""
     return multiply_adds(config, num_iters=num_iters, num_positions=config.length // 4)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateCommand:
+    """Validation perplexity, generative perplexity and diversity of a model."""
+
+    model: Annotated[str, tyro.conf.Positional]
+    """A model folder, or a hub id owner/name."""
+    data: str = "poetry"
+    """The text that validation perplexity is measured on, held out as in training."""
+    budgets: tuple[int, ...] = (24, 96)
+    """Budgets to sample at, in block evaluations."""
+    num_samples: int = 64
+    judge: str = ""
+    """Who judges samples: smollm2, a folder of a causal model, or a causal model of the hub; empty: nobody."""
+    validation_sequences: int = 512
+    seed: int = 0
+    json: bool = False
+    """Print one JSON object."""
+
+
+def run_evaluate(command: EvaluateCommand) -> None:
+    """Print what was measured."""
+    found = evaluate(command)
+    if command.json:
+        print(json.dumps(found))
+        return
+    console = Console(highlight=False)
+    bound = found["validation"]
+    console.print(f"validation perplexity {bound['value']:.2f} ± {bound['error']:.2f} on {command.data}")
+    table = Table(title=f"{command.num_samples} samples a budget, judge: {found['judge'] or 'none'}")
+    for column in ("budget", "block evaluations", "generative perplexity", "entropy", "seconds"):
+        table.add_column(column, justify="right")
+    for row in found["samples"]:
+        perplexity = row.get("generative_perplexity")
+        table.add_row(
+            str(row["budget"]),
+            str(row["block_evals"]),
+            f"{perplexity['per_token']:.1f}" if perplexity else "",
+            f"{row['entropy']:.3f}",
+            f"{row['seconds']:.2f}",
+        )
+    console.print(table)
+
+
+def evaluate(command: EvaluateCommand) -> dict[str, Any]:
+    """All that `fpmgm evaluate` measures, with the protocol it was measured by."""
+    model = load(command.model)
+    judge = load_judge(command.judge) if command.judge else None
+    samples = []
+    for budget in command.budgets:
+        out = generate(model, num_samples=command.num_samples, budget=budget, seed=command.seed)
+        row: dict[str, Any] = {"budget": budget, "block_evals": out.block_evals, "seconds": out.seconds}
+        row["entropy"] = float(unigram_entropy(torch.tensor(out.tokens)).mean())
+        if judge:
+            row["generative_perplexity"] = asdict(generative_perplexity(out.texts, judge))
+        samples.append(row)
+    return {
+        "protocol": {**asdict(command), "length": model.config.length},
+        "validation": asdict(_validation(model, command)),
+        "judge": judge.name if judge else "",
+        "samples": samples,
+    }
+
+
+def _validation(model: Model, command: EvaluateCommand) -> Perplexity:
+    """On the held-out regions of the text, packed with the model's own tokenizer and length."""
+    with TemporaryDirectory() as folder:
+        tokenizer = Path(folder) / "tokenizer.json"
+        tokenizer.write_text(model.tokenizer)
+        text = load_text(TextConfig(source=command.data, tokenizer=str(tokenizer), length=model.config.length))
+    rows = text.validation[:: max(1, len(text.validation) // command.validation_sequences)]
+    x = torch.from_numpy(text.rows[rows[: command.validation_sequences]].astype("int64"))
+    return perplexity(model.denoiser, x)
