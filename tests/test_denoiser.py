@@ -156,6 +156,19 @@ def test_the_fixed_point_map_of_some_rows_is_that_of_the_batch_at_those_rows(sma
     h = denoiser.pre(z, cond)
     f = denoiser.fixed_point_map(h, cond)
     torch.testing.assert_close(f(h[rows], rows), f(h)[rows], atol=1e-6, rtol=1e-5)
+    assert torch.equal(cond.rows(rows).final_scale, cond.final_scale[rows])
+    assert torch.equal(cond.rows(rows).final_shift, cond.final_shift[rows])
+
+
+def test_forward_runs_all_its_iterations_from_h_pre_and_reports_the_residual(small_model: Build) -> None:
+    denoiser = small_model()
+    z, positions = some_tokens(), some_positions()
+    cond = denoiser.condition(z, 0.5)
+    h = denoiser.pre(z, cond)
+    solution = picard(denoiser.fixed_point_map(h, cond), h, 5)
+    found = denoiser(z, 0.5, positions, num_no_grad=3, num_grad=2)
+    torch.testing.assert_close(found.features, denoiser.post(solution.h, cond, positions))
+    torch.testing.assert_close(found.residual, solution.residual)
 
 
 @pytest.mark.parametrize("frozen", [False, True])
@@ -184,6 +197,7 @@ def test_frozen_dropout_keeps_the_mean_of_a_branch(small_model: Build) -> None:
         before = getattr(cond.blocks[1], gate).expand_as(mean)
         torch.testing.assert_close(mean, before, atol=0.06, rtol=0.2)
         assert not torch.allclose(getattr(frozen[0][1], gate), before)
+        assert not torch.equal(getattr(frozen[0][1], gate)[0], getattr(frozen[0][1], gate)[1])  # by sequence
     assert frozen[0][0].gate_mlp is cond.blocks[0].gate_mlp  # other blocks keep theirs
 
 

@@ -10,7 +10,9 @@ from torch.nn import functional as F  # noqa: N812
 
 import fpmgm
 from fpmgm.backbones.dit import DiT, MDLMConfig
+from fpmgm.budget import Cost
 from fpmgm.denoiser import Denoiser
+from fpmgm.injection import Injection
 from fpmgm.randomness import generator
 from tests.conftest import SMALL, Build
 
@@ -179,18 +181,54 @@ def test_a_plain_stack_computes_mdlms_network(small_model: Build, time_condition
     torch.testing.assert_close(logits, torch.cat(expected), atol=1e-6, rtol=1e-5)
 
 
-def test_a_fixed_point_denoiser_computes_equation_2(small_model: Build) -> None:
-    denoiser = small_model(num_pre=2, num_fp=2, num_post=2, dtype=torch.float64)
+@pytest.mark.parametrize(("num_pre", "num_fp", "num_post"), [(2, 2, 2), (1, 1, 1), (1, 1, 0), (0, 2, 1)])
+def test_a_fixed_point_denoiser_computes_equation_2(
+    small_model: Build, num_pre: int, num_fp: int, num_post: int
+) -> None:
+    denoiser = small_model(num_pre=num_pre, num_fp=num_fp, num_post=num_post, dtype=torch.float64)
     z = torch.tensor([[3, 11, 0, 7, 11]])
     logits = denoiser.head(denoiser(z, 0.5, torch.ones_like(z, dtype=torch.bool), num_grad=3).features)
     reference = Reference(denoiser, SMALL.num_heads)
     c = reference.condition(0.0)
-    h_pre = reference.block(reference.block(reference.embed(z[0]), 0, c), 1, c)
-    h = h_pre
+    h = reference.embed(z[0])
+    for index in range(num_pre):
+        h = reference.block(h, index, c)
+    h_pre = h
     for _ in range(3):
-        h = reference.block(reference.block(reference.inject(h, h_pre), 2, c), 3, c)
-    h = reference.block(reference.block(h, 4, c), 5, c)
+        h = reference.inject(h, h_pre)
+        for index in range(num_pre, num_pre + num_fp):
+            h = reference.block(h, index, c)
+    for index in range(num_pre + num_fp, num_pre + num_fp + num_post):
+        h = reference.block(h, index, c)
     torch.testing.assert_close(logits, reference.logits(h, c), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("branch", ["attn", "mlp"])
+@pytest.mark.parametrize("is_partial", [False, True])
+def test_dropout_drops_its_share_of_each_branch_before_the_gate(
+    small_model: Build, branch: str, is_partial: bool
+) -> None:
+    backbone = small_model(num_pre=1, num_fp=0, num_post=0, dropout=0.3).train().backbone
+    z = torch.zeros(8, 16, dtype=torch.long) + torch.arange(16) % 11
+    cond = backbone.condition(z, 0.5)
+    other = "gate_mlp" if branch == "attn" else "gate_attn"
+    cond = replace(cond, blocks=(cond.blocks[0]._replace(**{other: torch.zeros(1, 1, 32)}),))
+    h = backbone.embed(z)
+    everywhere = torch.ones_like(z, dtype=torch.bool)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        after = backbone.run_block_at(0, h, cond, everywhere) if is_partial else backbone.run_block(0, h, cond)
+    dropped = (after.reshape(h.shape) == h).float().mean()
+    assert dropped.item() == pytest.approx(0.3, abs=0.03)
+
+
+def test_the_defaults_are_mdlm_smalls() -> None:
+    config = MDLMConfig()
+    assert (config.width, config.num_heads, config.num_pre, config.dropout) == (768, 12, 12, 0.1)
+    assert (config.vocab_size, config.mask_id, config.length, config.cond_width) == (50258, 50257, 1024, 128)
+    assert not (config.num_fp)
+    assert not (config.time_conditioning)
+    assert not (config.is_causal)
 
 
 def test_configurations_that_cannot_be_are_refused() -> None:
@@ -202,3 +240,7 @@ def test_configurations_that_cannot_be_are_refused() -> None:
         replace(SMALL, dropout=1.0)
     with pytest.raises(ValueError, match="1/0/2 blocks have no fixed point; write a plain stack as 3/0/0"):
         fpmgm.mdlm(replace(SMALL, num_fp=0, num_post=2))
+    with pytest.raises(ValueError, match="1/1/0 blocks make 2, but the backbone has 3"):
+        Denoiser(DiT(SMALL), Cost(1, 1, 0), injection=Injection("add", 32))
+    with pytest.raises(ValueError, match="a fixed point needs an injection"):
+        Denoiser(DiT(SMALL), Cost(1, 1, 1))

@@ -161,6 +161,50 @@ def test_implicit_solves_backward_with_its_solver_and_its_own_count() -> None:
     assert error(num_backward=3, solver=anderson) < error(num_backward=3)
 
 
+@pytest.mark.parametrize("num_backward", [1, 2, 5])
+def test_implicit_sums_one_power_of_the_jacobian_per_backward_iteration(num_backward: int) -> None:
+    rng = generator(0)
+    a = 0.3 * torch.randn(4, 4, generator=rng, dtype=torch.float64)
+    u = torch.randn(1, 1, 4, generator=rng, dtype=torch.float64).requires_grad_()
+    v = torch.randn(1, 1, 4, generator=rng, dtype=torch.float64)
+    solution = implicit(
+        lambda h, rows=None: h @ a + u, torch.zeros_like(u), num_no_grad=3, num_grad=1, num_backward=num_backward
+    )
+    (found,) = torch.autograd.grad((v * solution.h).sum(), u)
+    expected, term = v.clone(), v
+    for _ in range(num_backward):
+        term = term @ a.mT
+        expected = expected + term
+    torch.testing.assert_close(found, expected)
+
+
+def test_implicit_gives_the_starting_point_no_gradient() -> None:
+    f = Contraction()
+    start = torch.randn(f.u.shape, generator=generator(1), dtype=torch.float64).requires_grad_()
+    for num_no_grad in (0, 3):
+        loss = f.loss(implicit(f, start, num_no_grad=num_no_grad, num_grad=1).h)
+        assert torch.autograd.grad(loss, start, allow_unused=True)[0] is None
+
+
+@pytest.mark.parametrize("name", ["sjfb", "jfb", "unrolled", "implicit"])
+def test_every_rule_uses_the_solver_it_is_given_for_every_part(name: str) -> None:
+    calls: list[tuple[int, bool]] = []
+
+    def noted(f: Map, h: Tensor, num_iters: int) -> Solution:
+        calls.append((num_iters, torch.is_grad_enabled()))
+        return picard(f, h, num_iters)
+
+    f = Contraction()
+    gradient_by_name(name)(f, f.u, num_no_grad=2, num_grad=3, solver=noted)
+    expected = {
+        "sjfb": [(2, False), (3, True)],
+        "jfb": [(4, False), (1, True)],
+        "unrolled": [(5, True)],
+        "implicit": [(4, False)],
+    }
+    assert calls == expected[name]
+
+
 @pytest.mark.parametrize("name", ["sjfb", "jfb", "unrolled", "implicit"])
 def test_counts_without_a_gradient_iteration_are_refused(name: str) -> None:
     f = Contraction()

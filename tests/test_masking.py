@@ -87,7 +87,9 @@ def test_every_stratum_holds_exactly_one_time(num: int) -> None:
 
 def test_stratified_times_are_uniform_within_their_strata() -> None:
     t = torch.stack([stratified_times(4, rng=generator(i), eps=0.0) for i in range(4000)])
+    assert (t.diff(dim=1) < 0).all()  # latest first
     within = (t * 4) % 1
+    assert (within.T.corrcoef() - torch.eye(4)).abs().max() < 0.06  # each stratum draws its own
     assert within.mean(0) == pytest.approx([0.5] * 4, abs=0.02)
     assert within.std(0) == pytest.approx([math.sqrt(1 / 12)] * 4, abs=0.02)
 
@@ -112,6 +114,30 @@ def test_the_cleaner_mask_is_a_strict_part_of_the_noisier(seed: int, gap_max: fl
     assert (in_cleaner.sum(1) < in_noisier.sum(1))[has_masks].all()
     assert torch.equal(noisier[~in_noisier], x[~in_noisier])
     assert torch.equal(cleaner[~in_cleaner], x[~in_cleaner])
+
+
+def test_gaps_are_uniform_in_their_range_one_for_each_sequence_and_stop_at_zero() -> None:
+    t = torch.ones(4000)
+    gaps = t - cleaner_times(t, rng=generator(0), gap_min=0.1, gap_max=0.3)
+    assert gaps.min() >= 0.1 - 1e-6
+    assert gaps.max() <= 0.3 + 1e-6
+    assert gaps.mean().item() == pytest.approx(0.2, abs=0.005)
+    assert gaps.std().item() == pytest.approx(0.2 / math.sqrt(12), rel=0.05)
+    assert (cleaner_times(torch.full((50,), 0.05), rng=generator(0)) == 0).all()
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_nested_pair_masks_the_shares_of_its_schedule_by_shared_uniform_numbers(name: str) -> None:
+    schedule = mask_schedule_by_name(name)
+    x = torch.zeros(2, 20_000, dtype=torch.long)
+    t_noisier, t_cleaner = torch.tensor([0.9, 0.5]), torch.tensor([0.6, 0.5])
+    noisier, cleaner = nested_pair(x, t_noisier, t_cleaner, mask_id=MASK, rng=generator(4), schedule=schedule)
+    for z, t in ((noisier, t_noisier), (cleaner, t_cleaner)):
+        assert (z == MASK).float().mean(1).tolist() == pytest.approx(schedule.masked(t).tolist(), abs=0.015)
+    u = torch.rand(x.shape, generator=generator(4))
+    assert torch.equal(noisier == MASK, u < schedule.masked(t_noisier)[:, None])
+    shown = ((noisier == MASK) & (cleaner != MASK))[1].nonzero()  # equal times: one position is shown
+    assert shown.item() == u[1].masked_fill(noisier[1] != MASK, -1).argmax()  # the one a falling time shows next
 
 
 def test_equal_times_still_nest_strictly_by_one_position() -> None:

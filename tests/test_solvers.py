@@ -130,6 +130,18 @@ def test_without_convergence_the_residual_is_reported_and_nothing_is_raised() ->
     assert solution.num_iters.tolist() == [3]
 
 
+def test_a_tolerance_of_zero_stops_at_an_exact_fixed_point() -> None:
+    solution = picard(lambda h: h, torch.ones(2, 1, 1), 9, tolerance=0.0)
+    assert solution.num_iters.tolist() == [1, 1]
+
+
+def test_the_residual_at_zero_is_a_number_and_carries_no_gradient() -> None:
+    h = torch.zeros(1, 2, 2, requires_grad=True)
+    solution = picard(lambda h: 0.5 * h, h, 2)
+    assert solution.residual.item() == 0
+    assert not solution.residual.requires_grad
+
+
 def test_no_iterations_a_negative_tolerance_and_an_empty_memory_are_refused() -> None:
     h = torch.ones(1, 1, 1)
     with pytest.raises(ValueError, match="num_iters is 0; a solver needs at least 1"):
