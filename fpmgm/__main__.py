@@ -19,6 +19,7 @@ commands:
   sample MODEL   write text with a trained model
   evaluate MODEL validation and generative perplexity, diversity, seconds
   info NAME      parameters, blocks and cost of a model or a recipe
+  push MODEL OWNER/NAME   put a model on the hub
   quickstart     train a toy model for a minute, watch it fill in a sentence, sample it at three budgets
 
 fpmgm COMMAND --help lists the fields of a command; fpmgm --version prints the version."""
@@ -84,11 +85,18 @@ def _evaluate(arguments: Sequence[str]) -> None:
     run_evaluate(_parse(EvaluateCommand, "evaluate", arguments))
 
 
+def _push(arguments: Sequence[str]) -> None:
+    from fpmgm.commands import PushCommand, run_push
+
+    run_push(_parse(PushCommand, "push", arguments))
+
+
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "train": _train,
     "sample": _sample,
     "info": _info,
     "evaluate": _evaluate,
+    "push": _push,
     "quickstart": _quickstart,
 }
 

@@ -1,4 +1,4 @@
-"""The commands around a trained model: sample, info, evaluate."""
+"""The commands around a trained model: sample, info, evaluate, push."""
 
 import json
 import sys
@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fpmgm.backbones.dit import MDLMConfig, mdlm
-from fpmgm.checkpoint import Model, find_folder, load, read_config
+from fpmgm.checkpoint import Model, find_folder, load, load_folder, read_config
 from fpmgm.data.text import TextConfig, load_text
 from fpmgm.evaluation.cost import multiply_adds
 from fpmgm.evaluation.diversity import unigram_entropy
@@ -204,3 +204,29 @@ def _validation(model: Model, command: EvaluateCommand) -> Perplexity:
     rows = text.validation[:: max(1, len(text.validation) // command.validation_sequences)]
     x = torch.from_numpy(text.rows[rows[: command.validation_sequences]].astype("int64"))
     return perplexity(model.denoiser, x)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushCommand:
+    """Put a model folder on the hub."""
+
+    model: Annotated[str, tyro.conf.Positional]
+    """A model folder."""
+    name: Annotated[str, tyro.conf.Positional]
+    """The repository, owner/name; it is made if it is not there."""
+    private: bool = False
+
+
+def run_push(command: PushCommand) -> None:
+    """Upload the folder as it stands, after reading it once to see that it is whole."""
+    folder = find_folder(command.model)
+    load_folder(folder)
+    if command.name.count("/") != 1:
+        raise ValueError(f"name is {command.name!r}; a hub repository is written owner/name")
+    from huggingface_hub import HfApi
+
+    api = HfApi()
+    api.create_repo(command.name, private=command.private, exist_ok=True)
+    print(
+        api.upload_folder(repo_id=command.name, folder_path=folder, commit_message="Upload an fpmgm model").commit_url
+    )

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -21,6 +20,7 @@ from fpmgm.objectives import MaskedCrossEntropy
 from fpmgm.randomness import Streams, generator
 from fpmgm.reuse import three_state_reuse
 from fpmgm.sampling import Sampled, Step, even_times, masked_start, sample
+from fpmgm.training.progress import Progress
 from fpmgm.transitions import Ancestral
 
 MODEL = MDLMConfig(
@@ -76,7 +76,7 @@ def run(config: Quickstart) -> None:
 
 
 def train(denoiser: Denoiser, config: Quickstart, console: Console) -> None:
-    """Minimise the masked cross entropy, with a bar on a terminal and a few lines in a pipe."""
+    """Minimise the masked cross entropy."""
     # Fewer iterations than the paper's 0-4 and 3-6: eleven words need less depth, and a minute is short.
     counts = IterationCounts(no_grad_max=2, grad_min=1, grad_max=3)
     objective = MaskedCrossEntropy(weighting="masked", counts=counts)
@@ -85,15 +85,7 @@ def train(denoiser: Denoiser, config: Quickstart, console: Console) -> None:
         optimiser, lambda u: min(1, (u + 1) / 50, 2.5 * (1 - u / config.updates))
     )
     start = time.perf_counter()
-    columns = (
-        TextColumn("training"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("loss {task.fields[loss]:.3f}"),
-    )
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("training", total=config.updates, loss=float("nan"))
+    with Progress("update", config.updates, seconds=10.0) as progress:
         for update in range(config.updates):
             rng = generator(config.seed, update)
             loss = objective(denoiser, toy.sentences(BATCH_SIZE, rng=rng), rng=rng).total
@@ -102,9 +94,7 @@ def train(denoiser: Denoiser, config: Quickstart, console: Console) -> None:
             torch.nn.utils.clip_grad_norm_(denoiser.parameters(), 1.0)
             optimiser.step()
             lr_schedule.step()
-            progress.update(task, advance=1, loss=float(loss.detach()))
-            if not console.is_terminal and update % (config.updates // 4 or 1) == 0:
-                console.print(f"update {update} of {config.updates}, loss {float(loss.detach()):.3f}")
+            progress.step(f"loss {float(loss.detach()):.3f}")
     seconds = time.perf_counter() - start
     console.print(f"Trained {config.updates} updates in {seconds:.0f} s.\n")
 
