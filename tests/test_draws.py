@@ -123,6 +123,27 @@ def test_top_k_and_top_p_work_on_the_tempered_logits() -> None:
     assert set(Draw(top_p=0.6, nucleus="strict")(logits.expand(500, -1), u).tolist()) == {1}
 
 
+def test_tokens_as_likely_as_the_kth_are_kept_too() -> None:
+    assert keep_top_k(log(0.4, 0.4, 0.2), 1).isfinite()[0].tolist() == [True, True, False]
+
+
+def test_temperature_comes_before_top_k_and_top_k_before_top_p() -> None:
+    logits = log(0.1, 0.4, 0.2, 0.3)
+    # Tempered, the first token has 0.53; among two, 0.57; before either, 0.4, and a second would be kept.
+    for draw in (Draw(temperature=0.5, top_p=0.5), Draw(top_k=2, top_p=0.5)):
+        assert draw.filtered(logits).isfinite()[0].nonzero()[:, 0].tolist() == [1]
+
+
+def test_large_logits_do_not_overflow() -> None:
+    u = torch.tensor([0.1, 0.9], dtype=torch.float64)
+    assert categorical((log(0.5, 0.5) + 5000).expand(2, -1), u).tolist() == [0, 1]
+
+
+def test_a_uniform_number_that_rounds_to_one_draws_no_impossible_token() -> None:
+    u = torch.tensor([1 - 2**-53], dtype=torch.float64)  # 1 in float32
+    assert categorical(torch.tensor([[0.3, 0.2, -math.inf]]), u).item() == 1
+
+
 def test_probability_is_that_of_the_softmax() -> None:
     logits = torch.randn(4, 7, generator=generator(0), dtype=torch.float64)
     tokens = torch.tensor([0, 3, 6, 2])

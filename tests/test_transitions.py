@@ -142,17 +142,48 @@ def test_noise_changes_which_positions_confidence_reveals() -> None:
     assert not torch.equal(quiet.is_masked, noisy.is_masked)
 
 
-def test_confidence_with_noise_one_reveals_as_often_as_its_probabilities_say() -> None:
-    """Gumbel noise on log p: the first of two positions wins with probability p1 / (p1 + p2)."""
-    p = torch.tensor([[0.9, 0.1], [0.6, 0.4]], dtype=torch.float64)
-    batch = 4000
-    state = replace(state_of(torch.full((batch, 2), 2)), mask_id=2)
-    rule = Confidence(noise=2.0)  # times t_next = 0.5
+def reveal_once(rule: Confidence, p: Tensor, batch: int, t_next: float) -> State:
+    """One step of many equal sequences whose positions have the probabilities p."""
+    positions, symbols = p.shape
+    state = replace(state_of(torch.full((batch, positions), symbols)), mask_id=symbols)
     rng = Streams.of(0, range(batch))
-    logits = torch.cat([p.log(), torch.full((2, 1), -torch.inf)], dim=1).repeat(batch, 1)
-    after = rule.write(state, logits, rule.positions(state, 1.0, 0.5, rng=rng), 1.0, 0.5, rng=rng)
+    logits = torch.cat([p.log(), torch.full((positions, 1), -torch.inf)], dim=1).repeat(batch, 1)
+    return rule.write(state, logits, rule.positions(state, 1.0, t_next, rng=rng), 1.0, t_next, rng=rng)
+
+
+def test_confidence_with_gumbel_noise_reveals_as_often_as_its_probabilities_say() -> None:
+    """Gumbel noise of size 1 on log p: a position wins with probability p / (sum of p)."""
+    p = torch.full((6, 5), 0.2, dtype=torch.float64)
+    p[0] = torch.tensor([0.9, 0.025, 0.025, 0.025, 0.025])
+    t_next = 5 / 6
+    after = reveal_once(Confidence(noise=1 / t_next), p, 4000, t_next)
+    assert ((~after.is_masked).sum(1) == 1).all()
     first = (~after.is_masked)[:, 0].double().mean().item()
-    assert first == pytest.approx(0.9 / (0.9 + 0.6), abs=0.03)
+    assert first == pytest.approx(0.9 / (0.9 + 5 * 0.2), abs=0.03)
+
+
+def test_confidence_by_the_drawn_token_does_not_reveal_an_unlikely_draw() -> None:
+    p = torch.tensor([[0.5, 0.5], [0.9, 0.1]], dtype=torch.float64)
+    after = reveal_once(Confidence(score="drawn-probability"), p, 500, 0.5)
+    second = after.z[:, 1][~after.is_masked[:, 1]]
+    assert 0 < len(second) < 500
+    assert (second == 0).all()
+
+
+def test_confidence_is_judged_by_probabilities_before_temperature() -> None:
+    p = torch.full((2, 12), 0.05, dtype=torch.float64)
+    p[0] = torch.tensor([0.5, 0.5] + [1e-12] * 10)
+    p[1, 0] = 0.45  # at temperature 0.2 this would be the surer one
+    after = reveal_once(Confidence(draw=Draw(temperature=0.2)), p, 1, 0.5)
+    assert after.is_masked[0].tolist() == [False, True]
+
+
+def test_confidence_does_not_depend_on_the_scale_of_the_logits() -> None:
+    logits = torch.tensor([[9.0, 8.9, -torch.inf], [1.0, -3.0, -torch.inf]], dtype=torch.float64)
+    state = replace(state_of(torch.full((1, 2), 2)), mask_id=2)
+    rng = Streams.of(0, range(1))
+    after = Confidence().write(state, logits, state.is_masked, 1.0, 0.5, rng=rng)
+    assert after.is_masked[0].tolist() == [True, False]
 
 
 def half_visible(batch: int, length: int) -> State:
@@ -200,6 +231,12 @@ def test_the_loop_holds_alpha_between_its_two_times() -> None:
     assert [loop.alpha(t) for t in (1.0, 0.8, 0.6, 0.3, 0.1, 0.05, 0.0)] == pytest.approx(
         [0.0, 0.45, 0.9, 0.9, 0.9, 0.95, 1.0]
     )
+
+
+def test_the_loop_is_on_at_t_on_and_off_at_t_off() -> None:
+    loop = Loop(eta=0.1, t_on=0.5, t_off=0.25)
+    state = half_visible(1, 4)
+    assert [float(loop.sigma(state, t, 1.0).max()) for t in (0.51, 0.5, 0.26, 0.25)] == [0.0, 0.1, 0.1, 0.0]
 
 
 def test_conf_shares_the_limit_by_how_unsure_a_token_was_when_written() -> None:
