@@ -1,3 +1,5 @@
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,6 +58,15 @@ def test_decreasing_runs_more_iterations_early_in_sampling_order() -> None:
 
 def test_front_loaded_gives_the_first_quarter_three_times_the_weight() -> None:
     assert allocate(8 + 60, 8, "front-loaded") == (16, 16, 6, 6, 6, 6, 6, 6)
+    assert allocate(6 + 100, 6, "front-loaded") == (31, 31, 11, 11, 11, 11)  # a quarter of 6 is 2
+
+
+def test_cosine_rises_like_half_a_cosine_wave_and_decreasing_falls_from_three_halves_to_one_half() -> None:
+    many = 1_000_000
+    cosine = [(count - 1) / many * 5 for count in allocate(10 + many, 10, "cosine")]  # the weights add up to 5
+    assert cosine == pytest.approx([(1 - math.cos(math.pi * (i + 0.5) / 10)) / 2 for i in range(10)], abs=1e-4)
+    falling = [(count - 1) / many * 5 for count in allocate(5 + many, 5, "decreasing")]
+    assert falling == pytest.approx([1.5, 1.25, 1.0, 0.75, 0.5], abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -72,6 +83,7 @@ def test_equal_iterations_of_a_1_1_1_model_solve_the_papers_budgets(
 def test_without_steps_a_budget_buys_four_iterations_a_step_on_average() -> None:
     spending = plan(96, Cost(1, 1, 1))
     assert (spending.num_steps, sum(spending.iterations)) == (16, 64)
+    assert spending.iterations == allocate(64, 16, "decreasing")
 
 
 def test_an_infeasible_budget_names_the_smallest_feasible_one() -> None:

@@ -108,8 +108,10 @@ def trace(denoiser: Denoiser, z: Tensor, iterations: Sequence[int], **options: A
     return sampled, steps
 
 
-def algorithm_1(denoiser: Denoiser, z_of_step: Sequence[Tensor], iterations: Sequence[int]) -> list[Tensor]:
-    """h* of every step for one sequence, as Algorithm 1 prints it, position by position."""
+def algorithm_1(
+    denoiser: Denoiser, z_of_step: Sequence[Tensor], iterations: Sequence[int]
+) -> list[tuple[Tensor, Tensor]]:
+    """(h^0, h*) of every step for one sequence, as Algorithm 1 prints it, position by position."""
     times = even_times(len(iterations))
     h_prev: Tensor | None = None
     z_prev: list[int] = []
@@ -130,10 +132,11 @@ def algorithm_1(denoiser: Denoiser, z_of_step: Sequence[Tensor], iterations: Seq
                     gamma = 0.2
                 h[0, j] = gamma * h_prev[0, j] + (1 - gamma) * h_pre[0, j]
         f = denoiser.fixed_point_map(h_pre, cond)
+        h_init = h
         for _ in range(num_iters):
             h = f(h)
         h_prev, z_prev = h, tokens
-        solutions.append(h)
+        solutions.append((h_init, h))
     return solutions
 
 
@@ -145,12 +148,13 @@ def algorithm_1(denoiser: Denoiser, z_of_step: Sequence[Tensor], iterations: Seq
 def test_hidden_states_under_three_state_reuse_are_those_of_algorithm_1(
     small_model: Build, transition: Transition
 ) -> None:
-    denoiser = small_model()
+    denoiser = small_model(time_conditioning=True)
     iterations = (3, 2, 2, 2, 1, 1, 1)
     z = torch.full((1, 16), 11)
     _, steps = trace(denoiser, z, iterations, transition=transition, reuse=three_state_reuse)
     expected = algorithm_1(denoiser, [step.z for step in steps], iterations)
-    for step, h_star in zip(steps, expected, strict=True):
+    for step, (h_init, h_star) in zip(steps, expected, strict=True):
+        torch.testing.assert_close(step.h_init, h_init, atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(step.solution.h, h_star, atol=1e-5, rtol=1e-5)
 
 
@@ -283,6 +287,22 @@ def test_sampling_turns_dropout_off_and_leaves_the_model_as_it_was(small_model: 
     z = torch.full((2, 16), 11)
     first, second = (trace(denoiser, z, (2,) * 4)[1][-1].solution.h for _ in range(2))
     assert torch.equal(first, second)
+    assert not first.requires_grad
+    assert denoiser.training
+
+    def fail(step: Step) -> None:
+        raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        sample(
+            denoiser,
+            z,
+            times=(1.0, 0.0),
+            iterations=(1,),
+            transition=Ancestral(),
+            rng=Streams.of(0, range(2)),
+            on_step=fail,
+        )
     assert denoiser.training
 
 
