@@ -154,6 +154,7 @@ def test_hidden_states_under_three_state_reuse_are_those_of_algorithm_1(
     _, steps = trace(denoiser, z, iterations, transition=transition, reuse=three_state_reuse)
     expected = algorithm_1(denoiser, [step.z for step in steps], iterations)
     for step, (h_init, h_star) in zip(steps, expected, strict=True):
+        torch.testing.assert_close(step.h_pre, denoiser.pre(step.z, denoiser.condition(step.z, step.t)))
         torch.testing.assert_close(step.h_init, h_init, atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(step.solution.h, h_star, atol=1e-5, rtol=1e-5)
 
@@ -358,6 +359,12 @@ def test_iterations_and_reuse_that_a_plain_stack_would_ignore_are_refused(small_
     ):
         with pytest.raises(ValueError, match="a plain stack has nothing to solve or reuse"):
             trace(denoiser, z, iterations, **options)
+
+
+def test_a_prompt_stands_at_the_beginning_and_masks_fill_the_rest(small_model: Build) -> None:
+    z = masked_start(small_model(), [[3, 11, 5], []], length=5)
+    assert z.tolist() == [[3, 11, 5, 11, 11], [11] * 5]
+    assert masked_start(small_model(), [[]]).shape == (1, 16)
 
 
 def test_a_prompt_longer_than_the_model_or_the_sequence_is_refused(small_model: Build) -> None:
