@@ -15,7 +15,7 @@ from tests.conftest import SMALL, Build
 @pytest.mark.parametrize("name", ["linear", "cosine"])
 def test_the_bound_is_mdlms_loss_written_out(small_model: Build, name: str) -> None:
     schedule = fpmgm.mask_schedule_by_name(name)
-    denoiser = small_model(num_pre=2, num_fp=0, num_post=0)
+    denoiser = small_model(num_pre=2, num_fp=0, num_post=0, time_conditioning=True)
     x = torch.randint(0, 11, (6, 16), generator=generator(0))
     loss = MaskedCrossEntropy(schedule=schedule)(denoiser, x, rng=generator(1)).total
 

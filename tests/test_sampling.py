@@ -8,6 +8,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from fpmgm.budget import plan
 from fpmgm.denoiser import Denoiser
 from fpmgm.draws import Draw
 from fpmgm.randomness import Streams
@@ -273,6 +274,15 @@ def test_a_tolerance_saves_rows_and_reports_what_was_not_spent(small_model: Buil
     assert (sampled.block_evals + sampled.unspent == allotted).all()
     assert (sampled.unspent > 0).all()
     assert rows == int(sampled.block_evals.sum()) - 3 * 4 * 2
+
+
+@pytest.mark.parametrize("split", [(1, 1, 1), (2, 2, 1), (0, 3, 0), (4, 0, 0)])
+def test_a_sample_costs_what_its_plan_says(small_model: Build, split: tuple[int, int, int]) -> None:
+    denoiser = small_model(num_pre=split[0], num_fp=split[1], num_post=split[2])
+    spending = plan(60, denoiser.cost)
+    sampled, _ = trace(denoiser, torch.full((2, 16), 11), spending.iterations)
+    assert sampled.block_evals.tolist() == [spending.spent] * 2
+    assert sampled.unspent.tolist() == [0, 0]
 
 
 def test_the_same_seed_gives_the_same_sample_and_another_seed_another(small_model: Build) -> None:
