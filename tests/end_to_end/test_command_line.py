@@ -21,6 +21,7 @@ def test_quickstart_trains_samples_and_prints_its_table(capsys: pytest.CaptureFi
     for budget in (6, 24, 72):
         assert re.search(rf"{budget} .* {budget} ", printed)
     assert picture.read_text().startswith("<svg")
+    assert "font-face" not in picture.read_text()  # it loads nothing from elsewhere
 
 
 @pytest.mark.slow
