@@ -18,6 +18,7 @@ from fpmgm.backbones.dit import Network, mdlm
 from fpmgm.checkpoint import load
 from fpmgm.data.text import TextConfig
 from fpmgm.evaluation.likelihood import perplexity
+from fpmgm.objectives import MaskedCrossEntropy
 from fpmgm.randomness import generator
 from fpmgm.recipes import RECIPES
 from fpmgm.training import loop, state
@@ -176,6 +177,14 @@ def test_a_resume_with_other_settings_is_refused_and_names_them(config: Training
         train(replace(config, seed=1), "test")
     train(replace(config, updates=5), "test")  # going on for longer is fine
     assert len(metrics_of(config)) == 5
+
+
+def test_the_weighting_of_the_loss_is_the_one_asked_for(config: Training) -> None:
+    objective = replace(config, weighting="masked").objective
+    assert isinstance(objective, MaskedCrossEntropy)
+    assert objective.weighting == "masked"
+    with pytest.raises(ValueError, match="unknown weighting 'maskd'; did you mean 'masked'"):
+        replace(config, weighting="maskd")
 
 
 def test_a_batch_larger_than_the_text_is_refused(config: Training) -> None:

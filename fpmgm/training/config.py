@@ -20,6 +20,8 @@ class Training:
     optim: OptimConfig = field(default_factory=OptimConfig)
     iterations: IterationCounts = field(default_factory=IterationCounts)
     """Solver iterations of an update, without and with gradients. Unused by a plain stack."""
+    weighting: str = "bound"
+    """How the loss weighs masked tokens: bound (w(t), MDLM) or masked (evenly, MaskGIT). Unused by a causal model."""
     updates: int = 5000
     batch_size: int = 32
     """Sequences per update, over all processes."""
@@ -44,6 +46,7 @@ class Training:
         for name in ("updates", "batch_size", "checkpoint_every", "validate_every", "validation_sequences"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        _ = self.objective  # its settings are checked before any work is done
 
     @property
     def network(self) -> MDLMConfig:
@@ -53,4 +56,6 @@ class Training:
 
     @property
     def objective(self) -> MaskedCrossEntropy | NextToken:
-        return NextToken() if self.model.is_causal else MaskedCrossEntropy(counts=self.iterations)
+        if self.model.is_causal:
+            return NextToken()
+        return MaskedCrossEntropy(weighting=self.weighting, counts=self.iterations)
