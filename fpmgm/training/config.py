@@ -39,8 +39,6 @@ class Training:
     """no, bf16 or fp16; on CPU only `no` is fast."""
     compile: bool = False
     """Whether to compile the network with torch.compile."""
-    trackers: tuple[str, ...] = ()
-    """Where metrics go besides metrics.jsonl: tensorboard, wandb."""
 
     def __post_init__(self) -> None:
         for name in ("updates", "batch_size", "checkpoint_every", "validate_every", "validation_sequences"):

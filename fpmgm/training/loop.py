@@ -28,7 +28,7 @@ from fpmgm.training.progress import Progress
 from fpmgm.training.state import TrainState, load_state, newest_state, save_state
 
 MAY_CHANGE = {"out", "updates", "checkpoint_every", "validate_every", "validation_sequences", "validation_iters"}
-MAY_CHANGE |= {"micro_batch_size", "compile", "trackers"}
+MAY_CHANGE |= {"micro_batch_size", "compile"}
 """Settings that a resumed run may have otherwise than before."""
 
 BAD_LOSS = 100
@@ -71,7 +71,7 @@ class Order:
 def train(config: Training, name: str) -> Path:
     """Run a training to its end, from where it was left if its folder is there; returns the model folder."""
     folder = Path(config.out or f"runs/{name}")
-    accelerator = Accelerator(mixed_precision=config.mixed_precision, log_with=list(config.trackers) or None)
+    accelerator = Accelerator(mixed_precision=config.mixed_precision)
     _claim(folder, config)
     with accelerator.main_process_first():
         text = load_text(config.data)
@@ -120,8 +120,6 @@ class Run:
     def go(self) -> None:
         """Update until done, with metrics, validation and checkpoints."""
         config, is_main = self.config, self.accelerator.is_main_process
-        if config.trackers:
-            self.accelerator.init_trackers("fpmgm", config=_flat(asdict(config)))
         with Progress("update", config.updates, self.done, is_shown=is_main) as progress:
             while self.done < config.updates:
                 start = time.perf_counter()
@@ -134,14 +132,12 @@ class Run:
                 if is_main:
                     with open(self.folder / "metrics.jsonl", "a") as file:
                         file.write(json.dumps(row) + "\n")
-                    self.accelerator.log(row, step=self.done)
                 if is_main and (is_last or self.done % config.checkpoint_every == 0):
                     save_state(self.folder / "state", self.state, self.done)
                 progress.step(f"loss {row['loss']:.3f}")
         if is_main:
             self.finish()
         self.accelerator.wait_for_everyone()
-        self.accelerator.end_training()
 
     def update(self, update: int) -> dict[str, float]:
         """One update of the weights; what metrics.jsonl says of it."""
