@@ -16,11 +16,12 @@ from rich.text import Text
 
 from fpmgm.backbones.dit import MDLMConfig, mdlm
 from fpmgm.checkpoint import Model, find_folder, load, load_folder, read_config
-from fpmgm.data.text import TextConfig, load_text
+from fpmgm.data.text import PackedText, TextConfig, load_text
 from fpmgm.evaluation.cost import multiply_adds
 from fpmgm.evaluation.diversity import unigram_entropy
 from fpmgm.evaluation.judges import generative_perplexity, load_judge
-from fpmgm.evaluation.likelihood import Perplexity, perplexity
+from fpmgm.evaluation.likelihood import perplexity
+from fpmgm.evaluation.ngram import floors
 from fpmgm.generation import Sampling, decode, generate
 from fpmgm.recipes import RECIPES
 from fpmgm.sampling import Step
@@ -146,6 +147,8 @@ class EvaluateCommand:
     judge: str = ""
     """Who judges samples: smollm2, a folder of a causal model, or a causal model of the hub; empty: nobody."""
     validation_sequences: int = 512
+    ngram: bool = False
+    """Also the perplexity of 5-gram models of the training text on the same held-out tokens: a floor."""
     seed: int = 0
     json: bool = False
     """Print one JSON object."""
@@ -160,6 +163,8 @@ def run_evaluate(command: EvaluateCommand) -> None:
     console = Console(highlight=False)
     bound = found["validation"]
     console.print(f"validation perplexity {bound['value']:.2f} ± {bound['error']:.2f} on {command.data}")
+    for name, value in found["ngram"].items():
+        console.print(f"a 5-gram model on the same tokens, {name.replace('_', ' ')}: {value:.2f}")
     table = Table(title=f"{command.num_samples} samples a budget, judge: {found['judge'] or 'none'}")
     for column in ("budget", "block evaluations", "generative perplexity", "entropy", "seconds"):
         table.add_column(column, justify="right")
@@ -187,23 +192,26 @@ def evaluate(command: EvaluateCommand) -> dict[str, Any]:
         if judge:
             row["generative_perplexity"] = asdict(generative_perplexity(out.texts, judge))
         samples.append(row)
+    text = _text_for(model, command.data)
+    rows = text.validation[:: max(1, len(text.validation) // command.validation_sequences)]
+    held_out = text.rows[rows[: command.validation_sequences]]
+    floor = floors(text.rows[text.train], held_out, vocab_size=model.config.vocab_size) if command.ngram else {}
+    bound = perplexity(model.denoiser, torch.from_numpy(held_out.astype("int64")))
     return {
         "protocol": {**asdict(command), "length": model.config.length},
-        "validation": asdict(_validation(model, command)),
+        "validation": asdict(bound),
+        "ngram": floor,
         "judge": judge.name if judge else "",
         "samples": samples,
     }
 
 
-def _validation(model: Model, command: EvaluateCommand) -> Perplexity:
-    """On the held-out regions of the text, packed with the model's own tokenizer and length."""
+def _text_for(model: Model, source: str) -> PackedText:
+    """A text packed with the model's own tokenizer and length."""
     with TemporaryDirectory() as folder:
         tokenizer = Path(folder) / "tokenizer.json"
         tokenizer.write_text(model.tokenizer)
-        text = load_text(TextConfig(source=command.data, tokenizer=str(tokenizer), length=model.config.length))
-    rows = text.validation[:: max(1, len(text.validation) // command.validation_sequences)]
-    x = torch.from_numpy(text.rows[rows[: command.validation_sequences]].astype("int64"))
-    return perplexity(model.denoiser, x)
+        return load_text(TextConfig(source=source, tokenizer=str(tokenizer), length=model.config.length))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 import numpy as np
 import pytest
 
-from fpmgm.evaluation.ngram import KneserNey, kneser_ney
+from fpmgm.evaluation.ngram import KneserNey, kneser_ney, stupid_backoff
 
 
 def some_rows(seed: int = 0, num: int = 40, length: int = 12, vocab: int = 5) -> np.ndarray:
@@ -50,6 +50,34 @@ def test_the_model_is_kneser_ney_from_its_definition(n: int) -> None:
         for i, word in enumerate(row):
             expected = slow_probability(rows, n, 5, tuple(padded[i : i + n - 1]), word)
             assert nats[r, i] == pytest.approx(-math.log(expected))
+
+
+def slow_score(rows: np.ndarray, vocab: int, context: tuple[int, ...], word: int) -> float:
+    """Stupid backoff from its definition, with a dictionary for every length."""
+    counts: Counter[tuple[int, ...]] = Counter()
+    n = len(context) + 1
+    for row in rows.tolist():
+        padded = [row[0]] * (n - 1) + row
+        for i in range(len(row)):
+            for length in range(1, n + 1):
+                counts[tuple(padded[i + n - length : i + n])] += 1
+    for dropped in range(n):
+        h = context[dropped:]
+        total = sum(count for gram, count in counts.items() if gram[:-1] == h)
+        if counts[*h, word]:
+            return 0.4**dropped * counts[*h, word] / total
+    return 0.4**n / vocab
+
+
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_the_scores_are_stupid_backoff_from_its_definition(n: int) -> None:
+    rows, held_out = some_rows(num=12), some_rows(seed=9, num=3)
+    held_out[0, 4] = 6  # a word that never was
+    nats = stupid_backoff(rows, n=n, vocab_size=7).nats(held_out)
+    for r, row in enumerate(held_out.tolist()):
+        padded = [row[0]] * (n - 1) + row
+        for i, word in enumerate(row):
+            assert nats[r, i] == pytest.approx(-math.log(slow_score(rows, 7, tuple(padded[i : i + n - 1]), word)))
 
 
 def test_probabilities_of_the_next_word_add_up_to_one() -> None:

@@ -1,4 +1,4 @@
-"""An n-gram model with interpolated Kneser-Ney smoothing: the floor that a neural model must be better than.
+"""N-gram models with interpolated Kneser-Ney smoothing or stupid backoff: the floor of what a neural model must reach.
 
 N-grams are numbers in base V, sorted; looking one up is a binary search. Orders up to 5 fit for V up to 7131.
 """
@@ -42,8 +42,6 @@ class KneserNey:
 
 def kneser_ney(rows: TokenRows, *, n: int, vocab_size: int) -> KneserNey:
     """Count the n-grams of the rows; a row is preceded by as many copies of its first token as a context needs."""
-    if vocab_size**n >= 1 << 63:
-        raise ValueError(f"{n}-grams over {vocab_size} symbols do not fit into 63 bits; take a smaller n")
     grams, counts = np.unique(_grams(rows, n, vocab_size), return_counts=True)
     orders = [_order(grams, counts, vocab_size)]
     for length in range(n - 1, 0, -1):
@@ -53,8 +51,52 @@ def kneser_ney(rows: TokenRows, *, n: int, vocab_size: int) -> KneserNey:
     return KneserNey(tuple(reversed(orders)), vocab_size)
 
 
+@dataclass(frozen=True)
+class StupidBackoff:
+    """The share of the longest context seen with the word, times 0.4 for every word dropped from it.
+
+    Brants et al. (2007). The scores of all words do not add up to one, so their "perplexity" is one in name only.
+    """
+
+    orders: tuple[Order, ...]  # from one word up to n
+    vocab_size: int
+    factor: float = 0.4
+
+    def nats(self, rows: TokenRows) -> Float[np.ndarray, "N L"]:
+        """-log of the score of every token of every row, given those before it in the row."""
+        grams = _grams(rows, len(self.orders), self.vocab_size)
+        score = np.full(rows.shape, 1 / self.vocab_size)
+        for n, order in enumerate(self.orders, 1):
+            gram = grams % self.vocab_size**n
+            count = _look_up(order.grams, order.counts, gram)
+            total = _look_up(order.contexts, order.totals, gram // self.vocab_size)
+            score = np.where(count > 0, count / np.maximum(total, 1), self.factor * score)
+        return -np.log(score)
+
+
+def stupid_backoff(rows: TokenRows, *, n: int, vocab_size: int) -> StupidBackoff:
+    """Count the n-grams of the rows and all shorter ones, each as often as it occurs."""
+    grams, counts = np.unique(_grams(rows, n, vocab_size), return_counts=True)
+    orders = [_order(grams, counts, vocab_size)]
+    for length in range(n - 1, 0, -1):
+        grams, longer = np.unique(grams % vocab_size**length, return_inverse=True)
+        counts = np.bincount(longer, weights=counts).astype(np.int64)
+        orders.append(_order(grams, counts, vocab_size))
+    return StupidBackoff(tuple(reversed(orders)), vocab_size)
+
+
+def floors(train: TokenRows, validation: TokenRows, *, n: int = 5, vocab_size: int) -> dict[str, float]:
+    """Perplexity per token of the validation rows under both models of the training rows, by name."""
+    return {
+        build.__name__: float(np.exp(build(train, n=n, vocab_size=vocab_size).nats(validation).mean()))
+        for build in (kneser_ney, stupid_backoff)
+    }
+
+
 def _grams(rows: TokenRows, n: int, vocab_size: int) -> Int[np.ndarray, "N L"]:
     """The n-gram that ends at each token, as a number."""
+    if vocab_size**n >= 1 << 63:
+        raise ValueError(f"{n}-grams over {vocab_size} symbols do not fit into 63 bits; take a smaller n")
     first = np.repeat(rows[:, :1], n - 1, axis=1)
     padded = np.concatenate([first, rows], axis=1).astype(np.int64)
     found = np.zeros(rows.shape, np.int64)
