@@ -17,9 +17,8 @@ from fpmgm.randomness import Streams
 from fpmgm.reuse import reuse_by_name
 from fpmgm.sampling import Step, even_times, sample
 from fpmgm.solvers import Solver, solver_by_name
+from fpmgm.symbols import Symbols, symbols_of
 from fpmgm.transitions import Ancestral, Cap, Conf, Confidence, Loop, Remasking, Rescale, Transition
-
-END_OF_TEXT = "<|endoftext|>"
 
 TRANSITIONS: dict[str, Callable[[Draw], Transition]] = {
     "ancestral": lambda draw: Ancestral(draw=draw),
@@ -116,6 +115,11 @@ def generate(
     return Generated(texts=texts, tokens=rows, block_evals=spent, seconds=seconds, steps=spending.num_steps)
 
 
+def first_token(model: Model) -> int:
+    """What every sequence of the model begins with."""
+    return _symbols(model).first
+
+
 def encode(model: Model, text: str) -> list[int]:
     """The token ids of a text."""
     return _tokenizer(model.tokenizer).encode(text, add_special_tokens=False).ids
@@ -137,12 +141,13 @@ def decode(model: Model, tokens: Sequence[int]) -> str:
 
 def _starts(model: Model, prompts: Sequence[str], infill: Sequence[str]) -> list[list[int]]:
     """What is given of each sequence, masks elsewhere."""
-    length, mask, end = model.denoiser.max_length, model.denoiser.mask_id, _end_of_text(model)
+    length, mask = model.denoiser.max_length, model.denoiser.mask_id
+    first = first_token(model)
     if prompts and infill:
         raise ValueError("prompts and infill are both given; give one of them")
     if infill:
         return [_with_blanks(model, text) for text in infill]
-    starts = [[end, *encode(model, prompt)] for prompt in prompts] or [[]]
+    starts = [[first, *encode(model, prompt)] for prompt in prompts] or [[]]
     for prompt, start in zip(prompts, starts, strict=False):
         if len(start) >= length:
             raise ValueError(
@@ -153,10 +158,10 @@ def _starts(model: Model, prompts: Sequence[str], infill: Sequence[str]) -> list
 
 
 def _with_blanks(model: Model, text: str) -> list[int]:
-    tokens = [_end_of_text(model)]
+    tokens = [_symbols(model).first]
     for part in re.split(r"(_+)", text):
         tokens += [model.denoiser.mask_id] * len(part) if part.startswith("_") else encode(model, part)
-    tokens.append(_end_of_text(model))
+    tokens.append(_symbols(model).last)
     if model.denoiser.mask_id not in tokens:
         raise ValueError(f"{text[:40]!r} has no blank to fill in; write one as underscores, one for each token: ___")
     if len(tokens) > model.denoiser.max_length:
@@ -181,11 +186,8 @@ def _solver(how: Sampling) -> Solver:
     return solver if how.tolerance is None else partial(solver, tolerance=how.tolerance)
 
 
-def _end_of_text(model: Model) -> int:
-    end = _tokenizer(model.tokenizer).token_to_id(END_OF_TEXT)
-    if end is None:
-        raise ValueError(f"the model's tokenizer has no {END_OF_TEXT} token")
-    return int(end)
+def _symbols(model: Model) -> Symbols:
+    return symbols_of(_tokenizer(model.tokenizer))
 
 
 @lru_cache(maxsize=4)

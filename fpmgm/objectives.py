@@ -17,7 +17,7 @@ from fpmgm.gradients import Gradient, IterationCounts, sjfb
 from fpmgm.masking import MaskSchedule, linear, masked_below, stratified_times, without_mask
 from fpmgm.names import choose
 from fpmgm.solvers import Solver, picard
-from fpmgm.types import Chosen, Features, PerChoice, PerSequence, Tokens, Uniforms
+from fpmgm.types import Chosen, Features, PerChoice, PerSequence, Positions, Tokens, Uniforms
 
 Scalar = Float[Tensor, ""]
 
@@ -41,8 +41,8 @@ class Noise:
     u: Uniforms
     num_no_grad: int
     num_grad: int
-    num_tokens: int  # of the whole batch
-    num_masked: int  # of the whole batch
+    num_tokens: int  # of the whole batch, without padding
+    num_masked: int  # of those
 
     def rows(self, part: slice) -> "Noise":
         """The numbers of some rows; the totals stay those of the whole batch."""
@@ -60,47 +60,55 @@ class MaskedCrossEntropy:
     counts: IterationCounts = field(default_factory=IterationCounts)
     gradient: Gradient = sjfb
     solver: Solver = picard
+    pad_id: int | None = None
+    """What fills sequences up: seen and masked like any token, but no part of the loss (MDLM on LM1B)."""
 
     def __post_init__(self) -> None:
         choose("weighting", self.weighting, {"bound": None, "masked": None})
 
     def __call__(self, denoiser: Denoiser, x: Tokens, *, rng: Generator) -> Losses:
         """The loss of a whole batch."""
-        return self.loss(denoiser, x, self.draw(denoiser, *x.shape, rng=rng))
+        return self.loss(denoiser, x, self.draw(denoiser, x, rng=rng))
 
-    def draw(self, denoiser: Denoiser, num: int, length: int, *, rng: Generator) -> Noise:
-        """Times, uniform numbers and iteration counts for a batch of `num` sequences."""
+    def draw(self, denoiser: Denoiser, x: Tokens, *, rng: Generator) -> Noise:
+        """Times, uniform numbers and iteration counts for a whole batch."""
         num_no_grad, num_grad = self.counts(rng=rng) if denoiser.cost.fp else (0, 0)
-        t = stratified_times(num, rng=rng)
-        u = torch.rand(num, length, generator=rng)
+        t = stratified_times(len(x), rng=rng)
+        u = torch.rand(x.shape, generator=rng)
+        counts = not_padding(x, self.pad_id).cpu()
         return Noise(
             t=t,
             u=u,
             num_no_grad=num_no_grad,
             num_grad=num_grad,
-            num_tokens=u.numel(),
-            num_masked=int((u < self.schedule.masked(t)[:, None]).sum()),
+            num_tokens=int(counts.sum()),
+            num_masked=int((counts & (u < self.schedule.masked(t)[:, None])).sum()),
         )
 
     def loss(self, denoiser: Denoiser, x: Tokens, noise: Noise) -> Losses:
         """What the rows x of a batch, with their part of its noise, add to its loss."""
         t = noise.t.to(x.device)
         z = masked_below(x, noise.u.to(x.device), t, mask_id=denoiser.mask_id, schedule=self.schedule)
-        is_masked = z == denoiser.mask_id
+        asked = (z == denoiser.mask_id) & not_padding(x, self.pad_id)
         features, residual = denoiser(
             z,
             t,
-            is_masked,
+            asked,
             num_no_grad=noise.num_no_grad,
             num_grad=noise.num_grad,
             gradient=self.gradient,
             solver=self.solver,
         )
-        nll = token_nll(denoiser, features, x[is_masked])
+        nll = token_nll(denoiser, features, x[asked])
         if self.weighting == "masked":
             return Losses(total=nll.sum() / max(noise.num_masked, 1), residual=residual)
-        weight = self.schedule.weight(t)[:, None].expand(x.shape)[is_masked]
+        weight = self.schedule.weight(t)[:, None].expand(x.shape)[asked]
         return Losses(total=(weight * nll).sum() / noise.num_tokens, residual=residual)
+
+
+def not_padding(x: Tokens, pad_id: int | None) -> Positions:
+    """Where x counts."""
+    return torch.ones_like(x, dtype=torch.bool) if pad_id is None else x != pad_id
 
 
 def token_nll(denoiser: Denoiser, features: Features, tokens: Chosen) -> PerChoice:
@@ -126,15 +134,19 @@ def token_nll(denoiser: Denoiser, features: Features, tokens: Chosen) -> PerChoi
 class NextToken:
     """Cross entropy of the next token: for causal models of the same blocks."""
 
-    def draw(self, denoiser: Denoiser, num: int, length: int, *, rng: Generator) -> Noise:
+    pad_id: int | None = None
+    """What fills sequences up; no part of the loss."""
+
+    def draw(self, denoiser: Denoiser, x: Tokens, *, rng: Generator) -> Noise:
         """Nothing is random here but dropout."""
-        nothing = torch.zeros(num)
-        num_tokens = num * (length - 1)
+        nothing = torch.zeros(len(x))
+        num_tokens = int(not_padding(x, self.pad_id)[:, 1:].sum())
         return Noise(t=nothing, u=nothing[:, None], num_no_grad=0, num_grad=0, num_tokens=num_tokens, num_masked=0)
 
     def loss(self, denoiser: Denoiser, x: Tokens, noise: Noise) -> Losses:
         """What the rows x of a batch add to its mean over tokens."""
-        total = next_token_nll(denoiser, x).sum() / noise.num_tokens
+        counts = not_padding(x, self.pad_id)[:, 1:]
+        total = next_token_nll(denoiser, x)[counts].sum() / noise.num_tokens
         return Losses(total=total, residual=torch.zeros(len(x), device=x.device))
 
 

@@ -108,5 +108,15 @@ def test_an_unknown_asset_is_answered_with_the_nearest() -> None:
 def test_every_asset_says_its_licence_and_hash() -> None:
     for asset in ASSETS.values():
         assert asset.licence
-        assert len(asset.sha256) == 64
+        assert len(asset.sha256) == 64 if asset.package else asset.hub
         assert bool(asset.hub) == bool(asset.unpack_hub) == bool(asset.hub_files)
+
+
+def test_an_asset_of_the_hub_alone_says_so_when_the_hub_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FPMGM_CACHE", str(tmp_path))
+    monkeypatch.setattr(assets, "hub_answers", lambda: False)
+    with pytest.raises(ConnectionError, match=r"bert is only to be had from the hub \(google-bert/bert-base-uncased\)"):
+        fetch("bert")
+    assert not list((tmp_path / "assets").iterdir())

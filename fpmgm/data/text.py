@@ -1,7 +1,8 @@
 """Text as packed sequences: tokenised once into a memory-mapped cache keyed by content, tokenizer and length.
 
-Documents are joined with an end-of-text token between them and cut into pieces of length - 2; every sequence is one
-piece between two end-of-text tokens, which serve as BOS and EOS (MDLM's wrapping). What is left over is dropped.
+`wrap`: documents are joined with an end-of-text token between them and cut into pieces of length - 2; every sequence is
+one piece between two end-of-text tokens, which serve as BOS and EOS (MDLM's wrapping). What is left over is dropped.
+`pad`: every document is a sequence of its own, cut off or filled up with a symbol that the loss leaves out.
 """
 
 import hashlib
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from jaxtyping import Int
@@ -20,11 +22,16 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from fpmgm.data.assets import cache_folder, fetch
 from fpmgm.data.sources import Piece, fingerprint, num_bytes, pieces
+from fpmgm.names import choose
+from fpmgm.symbols import END_OF_TEXT, Symbols, symbols_of
 
-END_OF_TEXT = "<|endoftext|>"
 TOKENIZER_BYTES = 64 << 20  # a tokenizer is trained on at most this much text, taken evenly from the source
 PIECES_AT_ONCE = 8
+DOCUMENTS_AT_ONCE = 1024
 NUM_REGIONS = 16
+
+KNOWN = {"gpt2": (50257, 50258), "bert": (103, 30522)}
+"""Mask and size of tokenizers that are assets, so that a recipe's parameters can be counted without them."""
 
 RowIndices = Int[np.ndarray, "..."]
 
@@ -38,14 +45,17 @@ class TextConfig:
     text_field: str = "text"
     """The field or column that holds the text of .jsonl, .parquet and hub data."""
     tokenizer: str = "bpe-2048"
-    """bpe-N: byte-level BPE trained on the source, N symbols with the mask; gpt2; or a tokenizer.json."""
+    """bpe-N: byte-level BPE trained on the source, N symbols with the mask; gpt2; bert; or a tokenizer.json."""
     length: int = 128
+    packing: str = "wrap"
+    """wrap: documents joined and cut to length; pad: a sequence for each document (of a .txt file, for each line)."""
     validation_share: float = 0.01
     """How much of the text is held out, as whole regions spread over it."""
     validation_documents: int = 0
     """If above 0, the last so many documents are held out instead."""
 
     def __post_init__(self) -> None:
+        choose("packing", self.packing, {"wrap": None, "pad": None})
         if self.length < 3:
             raise ValueError(f"data.length is {self.length}; it must be at least 3")
         if not 0 < self.validation_share < 0.5:
@@ -60,27 +70,31 @@ class PackedText:
 
     rows: np.ndarray  # (number of sequences, length), memory-mapped
     tokenizer: Tokenizer
+    symbols: Symbols
     train: RowIndices
     validation: RowIndices
 
 
-def vocab_size_of(tokenizer: str) -> int:
-    """The number of symbols, the mask included, that a tokenizer setting asks for."""
-    if tokenizer == "gpt2":
-        return 50258
+def mask_and_size(tokenizer: str) -> tuple[int, int]:
+    """The mask's id and the number of symbols, the mask included, that a tokenizer setting asks for."""
+    if tokenizer in KNOWN:
+        return KNOWN[tokenizer]
     if tokenizer.startswith("bpe-") and tokenizer[4:].isdigit():
         size = int(tokenizer[4:])
         if size < 258:
             raise ValueError(f"tokenizer is {tokenizer}; byte-level BPE needs at least 258 symbols: bpe-258")
-        return size
-    return Tokenizer.from_file(str(_tokenizer_file(tokenizer))).get_vocab_size() + 1
+        return size - 1, size
+    symbols = symbols_of(Tokenizer.from_file(str(_tokenizer_file(tokenizer))))
+    return symbols.mask_id, symbols.size
 
 
 def load_text(config: TextConfig) -> PackedText:
     """The packed sequences of a source, from the cache or made now."""
     content = fingerprint(config.source)
     tokenizer = tokenizer_for(config, content)
-    key = _key(content, config.text_field, tokenizer.to_str(), str(config.length), str(config.validation_documents))
+    how = [] if config.packing == "wrap" else [config.packing]
+    documents = str(config.validation_documents)
+    key = _key(content, config.text_field, tokenizer.to_str(), str(config.length), documents, *how)
     folder = cache_folder() / "packed" / key
     if not folder.exists():
         _write_packed(folder, config, tokenizer)
@@ -89,7 +103,8 @@ def load_text(config: TextConfig) -> PackedText:
     rows = tokens.reshape(-1, config.length)
     if config.validation_documents:
         train, validation = np.split(np.arange(len(rows)), [shape["held_out_from"]])
-        validation = validation[1:]  # the row in which they begin belongs to neither
+        if config.packing == "wrap":
+            validation = validation[1:]  # the row in which they begin belongs to neither
         if not (len(train) and len(validation)):
             raise ValueError(
                 f"the last {config.validation_documents} documents leave {len(train)} sequences to train on and "
@@ -97,14 +112,14 @@ def load_text(config: TextConfig) -> PackedText:
             )
     else:
         train, validation = held_out(len(rows), config.validation_share)
-    return PackedText(rows=rows, tokenizer=tokenizer, train=train, validation=validation)
+    return PackedText(rows=rows, tokenizer=tokenizer, symbols=symbols_of(tokenizer), train=train, validation=validation)
 
 
 def tokenizer_for(config: TextConfig, content: str) -> Tokenizer:
     """The tokenizer of a configuration: loaded, or trained on the source and cached."""
-    if config.tokenizer == "gpt2":
-        return Tokenizer.from_file(str(fetch("gpt2")))
-    size = vocab_size_of(config.tokenizer)
+    if config.tokenizer in KNOWN:
+        return Tokenizer.from_file(str(fetch(config.tokenizer)))
+    _, size = mask_and_size(config.tokenizer)
     if not config.tokenizer.startswith("bpe-"):
         return Tokenizer.from_file(str(_tokenizer_file(config.tokenizer)))
     file = cache_folder() / "tokenizers" / f"{_key(content, config.text_field, str(size))}.json"
@@ -149,45 +164,70 @@ def held_out(num_rows: int, share: float) -> tuple[RowIndices, RowIndices]:
 
 def _write_packed(folder: Path, config: TextConfig, tokenizer: Tokenizer) -> None:
     """Tokenise into a folder beside the final one, then rename: a kill leaves no half cache."""
-    dtype = np.dtype(np.uint16 if tokenizer.get_vocab_size() < 1 << 16 else np.uint32)
-    end = tokenizer.token_to_id(END_OF_TEXT)
-    if end is None:
-        raise ValueError(f"tokenizer {config.tokenizer} has no {END_OF_TEXT} token")
+    symbols = symbols_of(tokenizer)
+    dtype = np.dtype(np.uint16 if symbols.size <= 1 << 16 else np.uint32)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         unfinished = Path(scratch) / "packed"
         unfinished.mkdir()
-        body = config.length - 2
-        left = np.empty(0, dtype)
-        num_tokens = 0
-        starts = deque([0], maxlen=config.validation_documents + 1)  # where the last documents begin
+        write = _wrap if config.packing == "wrap" else _pad
         with open(unfinished / "rows.bin", "wb") as file:
-            for tokens in _token_batches(pieces(config.source, config.text_field), tokenizer, end, dtype):
-                num_tokens += len(tokens)
-                if len(tokens) and tokens[-1] == end:
-                    starts.append(num_tokens)
-                stream = np.concatenate([left, tokens])
-                num_rows = len(stream) // body
-                rows = np.full((num_rows, config.length), end, dtype)
-                rows[:, 1:-1] = stream[: num_rows * body].reshape(num_rows, body)
-                rows.tofile(file)
-                left = stream[num_rows * body :]
-            is_empty = file.tell() == 0
-        if is_empty:
-            raise ValueError(
-                f"{config.source} holds {len(left)} tokens; one sequence of length {config.length} needs {body}"
-            )
-        shape = {"bytes": dtype.itemsize, "length": config.length, "held_out_from": starts[0] // body}
+            held_out_from = write(file, config, tokenizer, symbols, dtype)
+        shape = {"bytes": dtype.itemsize, "length": config.length, "held_out_from": held_out_from}
         (unfinished / "shape.json").write_text(json.dumps(shape))
         if not folder.exists():  # another process may have been faster
             os.replace(unfinished, folder)
 
 
-def _token_batches(source: Iterator[Piece], tokenizer: Tokenizer, end: int, dtype: np.dtype) -> Iterator[np.ndarray]:
-    while batch := list(islice(source, PIECES_AT_ONCE)):
+def _wrap(file: BinaryIO, config: TextConfig, tokenizer: Tokenizer, symbols: Symbols, dtype: np.dtype) -> int:
+    """Write the rows; returns the row in which the last documents begin."""
+    body = config.length - 2
+    left = np.empty(0, dtype)
+    num_tokens = 0
+    starts = deque([0], maxlen=config.validation_documents + 1)  # where the last documents begin
+    source = pieces(config.source, config.text_field)
+    for piece, ids in _tokenised(source, tokenizer, PIECES_AT_ONCE):
+        tokens = np.asarray([*ids, symbols.last] if piece.ends_document else ids, dtype)
+        num_tokens += len(tokens)
+        if piece.ends_document:
+            starts.append(num_tokens)
+        stream = np.concatenate([left, tokens])
+        num_rows = len(stream) // body
+        rows = np.empty((num_rows, config.length), dtype)
+        rows[:, 0], rows[:, -1] = symbols.first, symbols.last
+        rows[:, 1:-1] = stream[: num_rows * body].reshape(num_rows, body)
+        rows.tofile(file)
+        left = stream[num_rows * body :]
+    if file.tell() == 0:
+        raise ValueError(
+            f"{config.source} holds {len(left)} tokens; one sequence of length {config.length} needs {body}"
+        )
+    return starts[0] // body
+
+
+def _pad(file: BinaryIO, config: TextConfig, tokenizer: Tokenizer, symbols: Symbols, dtype: np.dtype) -> int:
+    """Write a row for each document; returns the row of the first of the last documents."""
+    num_rows = 0
+    begins = True
+    source = pieces(config.source, config.text_field, by_line=True)
+    for piece, ids in _tokenised(source, tokenizer, DOCUMENTS_AT_ONCE):
+        if begins and ids:  # what follows in a later piece of the same document is cut off
+            row = np.full(config.length, symbols.pad_id, dtype)
+            kept = ids[: config.length - 2]
+            row[: len(kept) + 2] = [symbols.first, *kept, symbols.last]
+            row.tofile(file)
+            num_rows += 1
+        begins = piece.ends_document
+    if num_rows == 0:
+        raise ValueError(f"{config.source} holds no text")
+    return max(0, num_rows - config.validation_documents)
+
+
+def _tokenised(source: Iterator[Piece], tokenizer: Tokenizer, at_once: int) -> Iterator[tuple[Piece, list[int]]]:
+    while batch := list(islice(source, at_once)):
         encoded = tokenizer.encode_batch_fast([piece.text for piece in batch], add_special_tokens=False)
         for piece, encoding in zip(batch, encoded, strict=True):
-            yield np.asarray([*encoding.ids, end] if piece.ends_document else encoding.ids, dtype)
+            yield piece, encoding.ids
 
 
 def _sampled_text(config: TextConfig) -> Iterator[str]:
@@ -207,7 +247,7 @@ def _tokenizer_file(tokenizer: str) -> Path:
     if path.is_dir():
         path = path / "tokenizer.json"
     if not path.is_file():
-        raise ValueError(f"tokenizer is {tokenizer!r}; give gpt2, bpe-N or a tokenizer.json that exists")
+        raise ValueError(f"tokenizer is {tokenizer!r}; give gpt2, bert, bpe-N or a tokenizer.json that exists")
     return path
 
 

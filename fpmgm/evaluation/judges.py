@@ -11,8 +11,9 @@ from torch import Tensor
 
 from fpmgm.checkpoint import Model, load
 from fpmgm.data.assets import fetch, hub_answers
-from fpmgm.generation import END_OF_TEXT, encode
+from fpmgm.generation import encode, first_token
 from fpmgm.objectives import next_token_nll
+from fpmgm.symbols import END_OF_TEXT
 
 TokenNats = Float[Tensor, " N"]
 
@@ -48,10 +49,7 @@ def _own(source: str) -> Judge:
 
 @torch.no_grad()
 def _own_nats(model: Model, text: str) -> TokenNats:
-    from tokenizers import Tokenizer
-
-    end = Tokenizer.from_str(model.tokenizer).token_to_id(END_OF_TEXT)
-    ids = [end, *encode(model, text)][: model.config.length]
+    ids = [first_token(model), *encode(model, text)][: model.config.length]
     if len(ids) < 2:
         return torch.zeros(0)
     return next_token_nll(model.denoiser, torch.tensor([ids]))[0]

@@ -5,12 +5,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from fpmgm.denoiser import Denoiser
 from fpmgm.masking import MaskSchedule, linear, masked_below, stratified_times
-from fpmgm.objectives import next_token_nll, token_nll
+from fpmgm.objectives import next_token_nll, not_padding, token_nll
 from fpmgm.randomness import generator
-from fpmgm.types import PerSequence, Tokens
+from fpmgm.types import Positions, Tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,33 +34,48 @@ def perplexity(
     batch_size: int = 32,
     seed: int = 0,
     schedule: MaskSchedule = linear,
+    pad_id: int | None = None,
 ) -> Perplexity:
-    """Of the sequences x, one stratified time each; `num_iters` solver iterations, none for a plain stack."""
+    """Of the sequences x, one stratified time each; `num_iters` solver iterations, none for a plain stack.
+
+    Tokens that are `pad_id` do not count.
+    """
+    counts = not_padding(x, pad_id)
     was_training = denoiser.training
     denoiser.eval()
     try:
         if denoiser.is_causal:
-            nats = torch.cat([next_token_nll(denoiser, part).mean(dim=1) for part in x.split(batch_size)])
+            nats = torch.cat([next_token_nll(denoiser, part) for part in x.split(batch_size)])
         else:
-            nats = torch.cat(list(_bounds(denoiser, x, num_iters, batch_size, seed, schedule)))
+            nats = torch.cat(list(_bounds(denoiser, x, counts, num_iters, batch_size, seed, schedule)))
     finally:
         denoiser.train(was_training)
-    mean = float(nats.double().mean())
-    error = float(nats.double().std()) / math.sqrt(len(nats)) if len(nats) > 1 else math.nan
+    counts = counts[:, x.shape[1] - nats.shape[1] :]  # a causal model says nothing of the first token
+    sums, totals = (nats * counts).double().sum(dim=1), counts.double().sum(dim=1)
+    mean = float(sums.sum() / totals.sum())
+    spread = (sums - mean * totals) / totals.mean()  # of a ratio of two sums
+    error = float(spread.std()) / math.sqrt(len(x)) if len(x) > 1 else math.nan
     value = math.exp(mean) if mean < 700 else math.inf
-    return Perplexity(value=value, error=value * error, nats_per_token=mean, num_sequences=len(nats))
+    return Perplexity(value=value, error=value * error, nats_per_token=mean, num_sequences=len(x))
 
 
 def _bounds(
-    denoiser: Denoiser, x: Tokens, num_iters: int, batch_size: int, seed: int, schedule: MaskSchedule
-) -> Iterator[PerSequence]:
+    denoiser: Denoiser,
+    x: Tokens,
+    counts: Positions,
+    num_iters: int,
+    batch_size: int,
+    seed: int,
+    schedule: MaskSchedule,
+) -> Iterator[Float[Tensor, "B L"]]:
+    """What each token adds to the bound."""
     rng = generator(seed)
     t = stratified_times(len(x), rng=rng)[torch.randperm(len(x), generator=rng)].to(x.device)
     u = torch.rand(x.shape, generator=rng).to(x.device)
     for rows in torch.arange(len(x)).split(batch_size):
         z = masked_below(x[rows], u[rows], t[rows], mask_id=denoiser.mask_id, schedule=schedule)
-        is_masked = z == denoiser.mask_id
-        features = denoiser(z, t[rows], is_masked, num_grad=num_iters if denoiser.cost.fp else 0).features
-        nll = token_nll(denoiser, features, x[rows][is_masked])
-        by_position = torch.zeros(z.shape, device=x.device).masked_scatter(is_masked, nll)
-        yield schedule.weight(t[rows]) * by_position.sum(dim=1) / x.shape[1]
+        asked = (z == denoiser.mask_id) & counts[rows]
+        features = denoiser(z, t[rows], asked, num_grad=num_iters if denoiser.cost.fp else 0).features
+        nll = token_nll(denoiser, features, x[rows][asked])
+        by_position = torch.zeros(z.shape, device=x.device).masked_scatter(asked, nll)
+        yield schedule.weight(t[rows])[:, None] * by_position

@@ -3,10 +3,11 @@
 from dataclasses import dataclass, field
 
 from fpmgm.backbones.dit import MDLMConfig, Network
-from fpmgm.data.text import TextConfig, vocab_size_of
+from fpmgm.data.text import TextConfig, mask_and_size
 from fpmgm.gradients import IterationCounts
 from fpmgm.objectives import MaskedCrossEntropy, NextToken
 from fpmgm.training.optim import OptimConfig
+from fpmgm.training.trackers import check_trackers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,8 @@ class Training:
     validation_sequences: int = 512
     validation_iters: int = 6
     """Solver iterations in validation. Unused by a plain stack."""
+    trackers: tuple[str, ...] = ("tensorboard",)
+    """Where metrics go besides metrics.jsonl: tensorboard, wandb, both or nothing."""
     mixed_precision: str = "no"
     """no, bf16 or fp16; on CPU only `no` is fast."""
     compile: bool = False
@@ -44,13 +47,14 @@ class Training:
         for name in ("updates", "batch_size", "checkpoint_every", "validate_every", "validation_sequences"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        check_trackers(self.trackers)
         _ = self.objective  # its settings are checked before any work is done
 
     @property
     def network(self) -> MDLMConfig:
         """The network with its vocabulary and length."""
-        size = vocab_size_of(self.data.tokenizer)
-        return MDLMConfig(**vars(self.model), vocab_size=size, mask_id=size - 1, length=self.data.length)
+        mask_id, size = mask_and_size(self.data.tokenizer)
+        return MDLMConfig(**vars(self.model), vocab_size=size, mask_id=mask_id, length=self.data.length)
 
     @property
     def objective(self) -> MaskedCrossEntropy | NextToken:

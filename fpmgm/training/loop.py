@@ -26,9 +26,10 @@ from fpmgm.training.config import Training
 from fpmgm.training.optim import adamw, moving_average
 from fpmgm.training.progress import Progress
 from fpmgm.training.state import TrainState, load_state, newest_state, save_state
+from fpmgm.training.trackers import start_tracking
 
 MAY_CHANGE = {"out", "updates", "checkpoint_every", "validate_every", "validation_sequences", "validation_iters"}
-MAY_CHANGE |= {"micro_batch_size", "compile"}
+MAY_CHANGE |= {"micro_batch_size", "compile", "trackers"}
 """Settings that a resumed run may have otherwise than before."""
 
 BAD_LOSS = 100
@@ -75,8 +76,7 @@ def train(config: Training, name: str) -> Path:
     _claim(folder, config)
     with accelerator.main_process_first():
         text = load_text(config.data)
-    size = text.tokenizer.get_vocab_size() + 1
-    network = replace(config.network, vocab_size=size, mask_id=size - 1)
+    network = replace(config.network, vocab_size=text.symbols.size, mask_id=text.symbols.mask_id)
     run = Run(config, folder, accelerator, network, text)
     run.resume()
     run.go()
@@ -94,7 +94,9 @@ class Run:
         self.denoiser = denoiser
         self.ema = moving_average(denoiser, config.optim.ema)
         optimiser = adamw(denoiser.parameters(), config.optim)
-        learner = Learner(denoiser, config.objective)
+        self.pad_id = text.symbols.pad_id if config.data.packing == "pad" else None
+        self.objective = replace(config.objective, pad_id=self.pad_id)
+        learner = Learner(denoiser, self.objective)
         self.learner, self.optimiser = accelerator.prepare(
             torch.compile(learner) if config.compile else learner, optimiser
         )
@@ -120,6 +122,7 @@ class Run:
     def go(self) -> None:
         """Update until done, with metrics, validation and checkpoints."""
         config, is_main = self.config, self.accelerator.is_main_process
+        trackers = start_tracking(config.trackers, self.folder, _flat(asdict(config)), self.done) if is_main else []
         with Progress("update", config.updates, self.done, is_shown=is_main) as progress:
             while self.done < config.updates:
                 start = time.perf_counter()
@@ -132,6 +135,8 @@ class Run:
                 if is_main:
                     with open(self.folder / "metrics.jsonl", "a") as file:
                         file.write(json.dumps(row) + "\n")
+                for log in trackers:
+                    log(row, self.done)
                 if is_main and (is_last or self.done % config.checkpoint_every == 0):
                     save_state(self.folder / "state", self.state, self.done)
                 progress.step(f"loss {row['loss']:.3f}")
@@ -145,7 +150,7 @@ class Run:
         rank, world = accelerator.process_index, accelerator.num_processes
         rows = self.order.batch(update)
         x = torch.from_numpy(self.text.rows[rows].astype(np.int64)).to(accelerator.device)
-        noise = config.objective.draw(self.denoiser, *x.shape, rng=generator(config.seed, update))
+        noise = self.objective.draw(self.denoiser, x, rng=generator(config.seed, update))
         torch.manual_seed(generator(config.seed, update, rank, 2).initial_seed())  # dropout
         lr = config.optim.learning_rate(update, config.updates)
         for group in self.optimiser.param_groups:
@@ -176,7 +181,9 @@ class Run:
         """Validation perplexity of the moving average, with its error."""
         rows = self.text.validation[:: max(1, len(self.text.validation) // self.config.validation_sequences)]
         x = torch.from_numpy(self.text.rows[rows[: self.config.validation_sequences]].astype(np.int64))
-        found = perplexity(self.averaged, x.to(self.accelerator.device), num_iters=self.config.validation_iters)
+        found = perplexity(
+            self.averaged, x.to(self.accelerator.device), num_iters=self.config.validation_iters, pad_id=self.pad_id
+        )
         return {"validation_perplexity": found.value, "validation_error": found.error}
 
     def finish(self) -> None:

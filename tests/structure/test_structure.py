@@ -14,7 +14,7 @@ ROOT = PACKAGE.parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = [
-    {"types", "names"},
+    {"types", "names", "symbols"},
     {"randomness", "draws", "masking"},
     {"solvers", "reuse", "transitions", "budget"},
     {"gradients", "injection"},
