@@ -5,8 +5,10 @@ The method is flat, one file per noun; `docs/concepts.md` ties every name to its
 
 from fpmgm.backbones.dit import MDLMConfig, mdlm
 from fpmgm.budget import Cost, Plan, allocate, plan
+from fpmgm.checkpoint import Model, load
 from fpmgm.denoiser import Denoiser
 from fpmgm.draws import Draw
+from fpmgm.generation import Generated, generate
 from fpmgm.gradients import IterationCounts, gradient_by_name, implicit, jfb, sjfb, unrolled
 from fpmgm.injection import Injection
 from fpmgm.masking import (
@@ -21,7 +23,7 @@ from fpmgm.masking import (
 from fpmgm.objectives import MaskedCrossEntropy
 from fpmgm.randomness import Streams, generator
 from fpmgm.reuse import ThreeStateReuse, full_reuse, no_reuse, reuse_by_name, three_state_reuse
-from fpmgm.sampling import Sampled, Step, even_times, masked_start, sample
+from fpmgm.sampling import Sampled, Step, even_times, left_to_right, masked_start, sample
 from fpmgm.solvers import Solution, anderson, picard, solver_by_name
 from fpmgm.transitions import Ancestral, Cap, Conf, Confidence, Halton, Loop, Remasking, Rescale
 
@@ -35,6 +37,7 @@ __all__ = [
     "Cost",
     "Denoiser",
     "Draw",
+    "Generated",
     "Halton",
     "Injection",
     "IterationCounts",
@@ -42,6 +45,7 @@ __all__ = [
     "MDLMConfig",
     "MaskSchedule",
     "MaskedCrossEntropy",
+    "Model",
     "Plan",
     "Remasking",
     "Rescale",
@@ -56,10 +60,13 @@ __all__ = [
     "corrupt",
     "even_times",
     "full_reuse",
+    "generate",
     "generator",
     "gradient_by_name",
     "implicit",
     "jfb",
+    "left_to_right",
+    "load",
     "mask_schedule_by_name",
     "masked_start",
     "mdlm",

@@ -64,7 +64,7 @@ def _train(arguments: Sequence[str]) -> None:
         raise ValueError(f"train needs a recipe: {', '.join(RECIPES)}")
     recipe = choose("recipe", arguments[0], RECIPES)
     config = _parse(Training, f"train {arguments[0]}", arguments[1:], default=recipe)
-    print(train(config, arguments[0]))
+    print(train(config, arguments[0], recipe))
 
 
 def _sample(arguments: Sequence[str]) -> None:

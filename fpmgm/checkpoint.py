@@ -16,6 +16,8 @@ from fpmgm.denoiser import Denoiser
 
 KIND = "fpmgm-mdlm"
 BUNDLED = Path(__file__).parent / "models"
+DEFAULT = "text-mini"
+"""The bundled model that is meant when none is named."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +57,8 @@ class Model:
         (folder / "README.md").write_text(self.card)
 
 
-def load(source: str | Path) -> Model:
-    """A model by name: a bundled one, a model folder, or a repository on the hub."""
+def load(source: str | Path = DEFAULT) -> Model:
+    """A model by name: a bundled one, a model folder, or a repository on the hub, in this order."""
     return load_folder(find_folder(str(source)))
 
 

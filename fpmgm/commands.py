@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fpmgm.backbones.dit import MDLMConfig, mdlm
-from fpmgm.checkpoint import Model, find_folder, load, load_folder, read_config
+from fpmgm.checkpoint import DEFAULT, Model, find_folder, load, load_folder, read_config
 from fpmgm.data.text import PackedText, TextConfig, load_text
 from fpmgm.evaluation.cost import multiply_adds
 from fpmgm.evaluation.diversity import unigram_entropy
@@ -31,8 +31,8 @@ from fpmgm.sampling import Step
 class SampleCommand(Sampling):
     """Write text with a trained model."""
 
-    model: Annotated[str, tyro.conf.Positional]
-    """A model folder, or a hub id owner/name."""
+    model: Annotated[str, tyro.conf.Positional] = DEFAULT
+    """A bundled model, a model folder, or a hub id owner/name."""
     num_samples: int = 1
     """Samples for each prompt or text with blanks."""
     prompt: tuple[str, ...] = ()
@@ -91,8 +91,8 @@ def _watcher(model: Model, console: Console) -> Any:
 class InfoCommand:
     """Parameters, blocks and cost of a model or a recipe."""
 
-    name: Annotated[str, tyro.conf.Positional]
-    """A recipe, a model folder, or a hub id owner/name."""
+    name: Annotated[str, tyro.conf.Positional] = DEFAULT
+    """A recipe, a bundled model, a model folder, or a hub id owner/name."""
     json: bool = False
     """Print one JSON object."""
 
@@ -137,8 +137,8 @@ def _step_cost(config: MDLMConfig, num_iters: int) -> int:
 class EvaluateCommand:
     """Validation perplexity, generative perplexity and diversity of a model."""
 
-    model: Annotated[str, tyro.conf.Positional]
-    """A model folder, or a hub id owner/name."""
+    model: Annotated[str, tyro.conf.Positional] = DEFAULT
+    """A bundled model, a model folder, or a hub id owner/name."""
     data: str = "poetry"
     """The text that validation perplexity is measured on, held out as in training."""
     budgets: tuple[int, ...] = (24, 96)
@@ -201,6 +201,7 @@ def evaluate(command: EvaluateCommand) -> dict[str, Any]:
         "protocol": {**asdict(command), "length": model.config.length},
         "validation": asdict(bound),
         "ngram": floor,
+        "num_training_sequences": len(text.train),
         "judge": judge.name if judge else "",
         "samples": samples,
     }

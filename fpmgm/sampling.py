@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from fpmgm.denoiser import Denoiser
+from fpmgm.draws import Draw
 from fpmgm.masking import without_mask
 from fpmgm.randomness import Streams
 from fpmgm.reuse import Reuse, no_reuse
@@ -81,6 +82,8 @@ def sample(
 
     Tokens of z that are not masks are given, and stay. A plain stack takes iterations of 0 and no reuse.
     """
+    if denoiser.is_causal:
+        raise ValueError("this model is causal, made to judge text; sample a masked model, or use `left_to_right`")
     _check_tokens(denoiser, z, rng)
     _check_steps(denoiser, times, iterations, reuse, solver)
     is_given = z != denoiser.mask_id
@@ -120,6 +123,34 @@ def sample(
                 )
     allotted = sum(denoiser.cost.step(num_iters) for num_iters in iterations)
     return Sampled(z=state.z, block_evals=spent, unspent=allotted - spent)
+
+
+@torch.no_grad()
+def left_to_right(denoiser: Denoiser, z: Tokens, *, draw: Draw, rng: Streams) -> Sampled:
+    """Fill the masks of z with a causal model, one position after the other, each in a whole pass.
+
+    Meant for looking at what a judge has learned; nothing is cached between passes. The first token must be given.
+    """
+    if not denoiser.is_causal:
+        raise ValueError("left_to_right is for causal models; a masked one is sampled with `sample`")
+    _check_tokens(denoiser, z, rng)
+    if (z[:, 0] == denoiser.mask_id).any():
+        raise ValueError("a causal model needs a first token in every sequence, such as end-of-text")
+    spent = torch.zeros(len(z), dtype=torch.long, device=z.device)
+    with _evaluating(denoiser):
+        for index in range(1, z.shape[1]):
+            u = rng.uniform(1).to(z.device)[:, 0]
+            is_masked = z[:, index] == denoiser.mask_id
+            if not is_masked.any():
+                continue
+            before = z[is_masked, :index]
+            last = torch.zeros_like(before, dtype=torch.bool)
+            last[:, -1] = True
+            logits = denoiser.head(denoiser(before, 0.0, last).features).double()
+            z = z.clone()
+            z[is_masked, index] = draw(without_mask(logits, mask_id=denoiser.mask_id), u[is_masked])
+            spent += is_masked * denoiser.cost.pre
+    return Sampled(z=z, block_evals=spent, unspent=torch.zeros_like(spent))
 
 
 def _solve(denoiser: Denoiser, h_pre: Hidden, h_init: Hidden, cond: Any, solver: Solver, num_iters: int) -> Solution:

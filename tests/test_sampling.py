@@ -13,7 +13,7 @@ from fpmgm.denoiser import Denoiser
 from fpmgm.draws import Draw
 from fpmgm.randomness import Streams
 from fpmgm.reuse import Reuse, full_reuse, no_reuse, three_state_reuse
-from fpmgm.sampling import Sampled, Step, even_times, masked_start, sample
+from fpmgm.sampling import Sampled, Step, even_times, left_to_right, masked_start, sample
 from fpmgm.solvers import anderson, picard
 from fpmgm.transitions import Ancestral, Cap, Conf, Confidence, Loop, Remasking, Transition
 from fpmgm.types import Logits, Positions, State
@@ -387,3 +387,40 @@ def test_a_prompt_longer_than_the_model_or_the_sequence_is_refused(small_model: 
         masked_start(denoiser, [])
     with pytest.raises(ValueError, match="num_steps is 0"):
         even_times(0)
+
+
+def test_left_to_right_draws_each_token_from_the_causal_models_own_distribution(small_model: Build) -> None:
+    """By chi-square over all pairs of tokens that can follow a given first one."""
+    denoiser = small_model(num_pre=2, num_fp=0, num_post=0, is_causal=True, vocab_size=5, mask_id=4, length=3)
+    num = 4000
+    start = torch.tensor([[2, 4, 4]]).repeat(num, 1)
+    out = left_to_right(denoiser, start, draw=Draw(), rng=Streams.of(0, range(num)))
+    assert out.block_evals.tolist() == [4] * num
+    pairs = torch.cartesian_prod(torch.arange(4), torch.arange(4))
+    rows = torch.cat([torch.full((16, 1), 2), pairs], dim=1)
+    logits = denoiser.head(denoiser(rows, 0.0, torch.ones_like(rows, dtype=torch.bool)).features).detach()
+    log_p = logits.view(16, 3, 5)[..., :4].double().log_softmax(dim=-1)
+    expected = num * (log_p[:, 0].gather(1, pairs[:, :1]) + log_p[:, 1].gather(1, pairs[:, 1:])).exp()[:, 0]
+    counts = torch.stack([(out.z[:, 1:] == pair).all(dim=1).sum() for pair in pairs])
+    chi_square = float(((counts - expected) ** 2 / expected).sum())
+    assert chi_square < 37.7  # 0.999 of chi-square with 15 degrees of freedom
+
+
+def test_left_to_right_keeps_what_is_given_and_refuses_what_it_cannot_do(small_model: Build) -> None:
+    causal = small_model(num_pre=2, num_fp=0, num_post=0, is_causal=True)
+    out = left_to_right(causal, torch.tensor([[3, 11, 5, 11]]), draw=Draw(), rng=Streams.of(0, [0]))
+    assert out.z[0, [0, 2]].tolist() == [3, 5]
+    assert 11 not in out.z[0].tolist()
+    with pytest.raises(ValueError, match="needs a first token in every sequence"):
+        left_to_right(causal, torch.tensor([[11, 11]]), draw=Draw(), rng=Streams.of(0, [0]))
+    with pytest.raises(ValueError, match="for causal models"):
+        left_to_right(small_model(), torch.tensor([[1, 11]]), draw=Draw(), rng=Streams.of(0, [0]))
+    with pytest.raises(ValueError, match="this model is causal, made to judge text"):
+        sample(
+            causal,
+            torch.tensor([[1, 11]]),
+            times=(1.0, 0.0),
+            iterations=(0,),
+            transition=Ancestral(),
+            rng=Streams.of(0, [0]),
+        )

@@ -22,6 +22,7 @@ from fpmgm.objectives import MaskedCrossEntropy
 from fpmgm.randomness import generator
 from fpmgm.recipes import RECIPES
 from fpmgm.training import loop, state
+from fpmgm.training.card import command_of
 from fpmgm.training.config import Training
 from fpmgm.training.loop import Order, train
 from fpmgm.training.optim import OptimConfig, adamw, moving_average
@@ -295,3 +296,30 @@ def test_every_recipe_builds_its_model(name: str) -> None:
     with torch.device("meta"):
         denoiser = mdlm(recipe.network)
     assert denoiser.max_length == recipe.data.length
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_a_run_ends_with_a_model_card_that_has_the_command_the_curves_and_20_samples(
+    config: Training, is_causal: bool
+) -> None:
+    if is_causal:
+        config = replace(config, model=replace(config.model, num_pre=2, num_fp=0, num_post=0, is_causal=True))
+    folder = train(config, "mine", replace(config, updates=9, compile=True, trackers=(), out=""))
+    card = load(folder).card
+    out = config.out
+    assert f"    fpmgm train mine --out {out} --updates 8 --trackers tensorboard --no-compile\n" in card
+    last = metrics_of(config)[-1]
+    assert f"{last['validation_perplexity']:.2f} ± {last['validation_error']:.2f} per token" in card
+    assert card.count("````text") == 20
+    assert ("Left to right" if is_causal else "96 block evaluations in 16 steps") in card
+    assert "(curves.png)" in card
+    assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_command_of_a_card_gives_back_its_settings(config: Training) -> None:
+    from fpmgm.__main__ import _parse
+
+    changed = replace(config, weighting="masked", model=replace(config.model, frozen_dropout=True, dropout=0.25))
+    words = command_of(changed, config, "text-mini").split()
+    assert words[:3] == ["fpmgm", "train", "text-mini"]
+    assert _parse(Training, "train text-mini", words[3:], default=config) == changed

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +21,7 @@ from fpmgm.denoiser import Denoiser
 from fpmgm.evaluation.likelihood import perplexity
 from fpmgm.objectives import Losses, MaskedCrossEntropy, NextToken, Noise
 from fpmgm.randomness import generator
+from fpmgm.training.card import flat, write_model
 from fpmgm.training.config import Training
 from fpmgm.training.optim import adamw, moving_average
 from fpmgm.training.progress import Progress
@@ -69,8 +69,11 @@ class Order:
         return self._permutation[index * self.batch_size : (index + 1) * self.batch_size]
 
 
-def train(config: Training, name: str) -> Path:
-    """Run a training to its end, from where it was left if its folder is there; returns the model folder."""
+def train(config: Training, name: str, recipe: Training | None = None) -> Path:
+    """Run a training to its end, from where it was left if its folder is there; returns the model folder.
+
+    `recipe` is what the run is a variant of: the model card gives the command that leads from one to the other.
+    """
     folder = Path(config.out or f"runs/{name}")
     accelerator = Accelerator(mixed_precision=config.mixed_precision)
     _claim(folder, config)
@@ -80,6 +83,9 @@ def train(config: Training, name: str) -> Path:
     run = Run(config, folder, accelerator, network, text)
     run.resume()
     run.go()
+    if accelerator.is_main_process:
+        write_model(folder, run.model, config, recipe or config, name)
+    accelerator.wait_for_everyone()
     return folder / "model"
 
 
@@ -122,7 +128,7 @@ class Run:
     def go(self) -> None:
         """Update until done, with metrics, validation and checkpoints."""
         config, is_main = self.config, self.accelerator.is_main_process
-        trackers = start_tracking(config.trackers, self.folder, _flat(asdict(config)), self.done) if is_main else []
+        trackers = start_tracking(config.trackers, self.folder, flat(asdict(config)), self.done) if is_main else []
         with Progress("update", config.updates, self.done, is_shown=is_main) as progress:
             while self.done < config.updates:
                 start = time.perf_counter()
@@ -140,9 +146,6 @@ class Run:
                 if is_main and (is_last or self.done % config.checkpoint_every == 0):
                     save_state(self.folder / "state", self.state, self.done)
                 progress.step(f"loss {row['loss']:.3f}")
-        if is_main:
-            self.finish()
-        self.accelerator.wait_for_everyone()
 
     def update(self, update: int) -> dict[str, float]:
         """One update of the weights; what metrics.jsonl says of it."""
@@ -186,10 +189,11 @@ class Run:
         )
         return {"validation_perplexity": found.value, "validation_error": found.error}
 
-    def finish(self) -> None:
-        """Write the model folder: the moving average of the weights."""
+    @property
+    def model(self) -> Model:
+        """What the run has made: the moving average of the weights."""
         tokenizer = self.text.tokenizer.to_str(pretty=True)
-        Model(denoiser=self.averaged, config=self.network, tokenizer=tokenizer).save(self.folder / "model")
+        return Model(denoiser=self.averaged.eval(), config=self.network, tokenizer=tokenizer)
 
 
 def _parts(num: int, rank: int, world: int, micro: int) -> list[slice]:
@@ -207,7 +211,7 @@ def _parts(num: int, rank: int, world: int, micro: int) -> list[slice]:
 def _claim(folder: Path, config: Training) -> None:
     """Write the run's settings down, or see that a run that is already there has the same."""
     file = folder / "config.json"
-    settings = _flat(asdict(config))
+    settings = flat(asdict(config))
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
         scratch = file.with_name(f".config.{os.getpid()}")
@@ -237,14 +241,6 @@ def _keep_metrics(file: Path, done: int) -> None:
     scratch = file.with_name(f".metrics.{os.getpid()}")
     scratch.write_text("".join(kept))
     os.replace(scratch, file)
-
-
-def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings as on the command line: data.source and so on."""
-    found: dict[str, Any] = {}
-    for key, value in settings.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return found
 
 
 def _last(folder: Path) -> int:

@@ -14,7 +14,7 @@ ROOT = PACKAGE.parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = [
-    {"types", "names", "symbols"},
+    {"types", "names", "symbols", "provenance"},
     {"randomness", "draws", "masking"},
     {"solvers", "reuse", "transitions", "budget"},
     {"gradients", "injection"},
