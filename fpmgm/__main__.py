@@ -15,12 +15,12 @@ from fpmgm.names import choose
 USAGE = """usage: fpmgm COMMAND [--field value ...]
 
 commands:
-  train RECIPE   train a model, or continue a run: {recipes}
-  sample MODEL   write text with a trained model
-  evaluate MODEL validation and generative perplexity, diversity, seconds
-  info NAME      parameters, blocks and cost of a model or a recipe
+  train RECIPE     train a model, or continue a run: {recipes}
+  sample [MODEL]   write text; without a model, with the bundled one
+  evaluate [MODEL] validation and generative perplexity, diversity, seconds
+  info NAME        parameters, blocks and cost of a model or a recipe
   push MODEL OWNER/NAME   put a model on the hub
-  quickstart     train a toy model for a minute, watch it fill in a sentence, sample it at three budgets
+  quickstart       watch the bundled model write, then see what four budgets buy
 
 fpmgm COMMAND --help lists the fields of a command; fpmgm --version prints the version."""
 

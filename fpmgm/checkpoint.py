@@ -51,10 +51,18 @@ class Model:
         (folder / "config.json").write_text(json.dumps(settings, indent=1) + "\n")
         (folder / "generation_config.json").write_text(json.dumps(self.generation, indent=1) + "\n")
         tensors = {name: t.detach().cpu().to(dtype).contiguous() for name, t in self.denoiser.state_dict().items()}
-        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        write_tensors(tensors, folder / "model.safetensors")
         if self.tokenizer:
             (folder / "tokenizer.json").write_text(self.tokenizer)
         (folder / "README.md").write_text(self.card)
+
+
+def write_tensors(tensors: dict[str, torch.Tensor], file: Path) -> None:
+    """Write a safetensors file; a full disk is an OSError, as it is for any other file."""
+    try:
+        save_file(tensors, file, metadata={"format": "pt"})
+    except SafetensorError as error:
+        raise OSError(f"cannot write {file}: {error}") from error
 
 
 def load(source: str | Path = DEFAULT) -> Model:

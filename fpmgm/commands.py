@@ -22,9 +22,9 @@ from fpmgm.evaluation.diversity import unigram_entropy
 from fpmgm.evaluation.judges import generative_perplexity, load_judge
 from fpmgm.evaluation.likelihood import perplexity
 from fpmgm.evaluation.ngram import floors
-from fpmgm.generation import Sampling, decode, generate
+from fpmgm.generation import Sampling, generate
 from fpmgm.recipes import RECIPES
-from fpmgm.sampling import Step
+from fpmgm.replay import Replay
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,14 +54,12 @@ def run_sample(command: SampleCommand) -> None:
     model = load(command.model)
     settings = {field.name: getattr(command, field.name) for field in fields(Sampling)}
     console = Console(highlight=False)
-    out = generate(
-        model,
-        num_samples=command.num_samples,
-        prompts=command.prompt,
-        infill=command.infill,
-        on_step=_watcher(model, console) if command.watch else None,
-        **settings,
-    )
+    how = {"num_samples": command.num_samples, "prompts": command.prompt, "infill": command.infill, **settings}
+    if command.watch:
+        with Replay(model, console) as replay:
+            out = generate(model, on_step=replay, **how)
+    else:
+        out = generate(model, **how)
     if command.json:
         found = {"texts": out.texts, "block_evals": out.block_evals, "seconds": out.seconds, "steps": out.steps}
         print(json.dumps({**found, "settings": {"model": command.model, **settings}}))
@@ -70,21 +68,6 @@ def run_sample(command: SampleCommand) -> None:
         console.rule(f"sample {index + 1} of {len(out.texts)}", style="dim")
         console.print(Text(text))
     print(f"{out.block_evals} block evaluations in {out.steps} steps, {out.seconds:.2f} s", file=sys.stderr)
-
-
-def _watcher(model: Model, console: Console) -> Any:
-    def show(step: Step) -> None:
-        before, after = step.z[0].tolist(), step.z_next[0].tolist()
-        console.rule(f"t = {step.t:.2f}", style="dim")
-        if not console.is_terminal:
-            console.print(Text(decode(model, after)))
-            return
-        line = Text()
-        for old, new in zip(before, after, strict=True):
-            line.append(decode(model, [new]), style="bold green" if old != new else "")
-        console.print(line)
-
-    return show
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,8 @@ from torch.nn import functional as F  # noqa: N812
 
 from fpmgm.budget import Cost
 from fpmgm.denoiser import Denoiser
-from fpmgm.injection import Injection
+from fpmgm.injection import INJECTIONS, Injection
+from fpmgm.names import choose
 from fpmgm.types import Features, Hidden, Logits, PerSequence, Positions, Rows, Tokens
 
 Vector = Float[Tensor, "#B #L D"]  # a modulation: one per sequence, or one for all
@@ -51,6 +52,7 @@ class Network:
     def __post_init__(self) -> None:
         if self.is_causal and self.num_fp:
             raise ValueError("is_causal is for plain stacks; set num_fp and num_post to 0")
+        choose("injection", self.injection, INJECTIONS)
         if self.width % (2 * self.num_heads):
             raise ValueError(f"width {self.width} over {self.num_heads} heads; it must divide into heads of even width")
         if not 0 <= self.dropout < 1:
@@ -76,6 +78,9 @@ class MDLMConfig(Network):
 def mdlm(config: MDLMConfig, *, seed: int = 0) -> Denoiser:
     """A denoiser with fresh weights: at first every block is the identity and every logit 0.
 
+    A plain stack starts as MDLM does. With a fixed point the embeddings start at unit size, some twenty times as
+    large: the injection has biases, which would drown smaller ones.
+
     >>> with torch.device("meta"):
     ...     fp = mdlm(MDLMConfig(num_pre=1, num_fp=1, num_post=1))
     >>> f"{sum(p.numel() for p in fp.parameters()):,}"
@@ -87,7 +92,10 @@ def mdlm(config: MDLMConfig, *, seed: int = 0) -> Denoiser:
         injection = None
         if config.num_fp:
             injection = Injection(config.injection, config.width, has_projection=config.has_projection)
-        return Denoiser(DiT(config), cost, injection=injection, frozen_dropout=config.frozen_dropout)
+        backbone = DiT(config)
+        if config.num_fp:
+            nn.init.normal_(backbone.vocab_embed.embedding)
+        return Denoiser(backbone, cost, injection=injection, frozen_dropout=config.frozen_dropout)
 
 
 class Modulation(NamedTuple):

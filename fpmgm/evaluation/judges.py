@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fpmgm.checkpoint import Model, load
+from fpmgm.checkpoint import BUNDLED, Model, load
 from fpmgm.data.assets import fetch, hub_answers
 from fpmgm.generation import encode, first_token
 from fpmgm.objectives import next_token_nll
@@ -28,10 +28,10 @@ class Judge:
 
 
 def load_judge(source: str, max_length: int = 1024) -> Judge:
-    """smollm2; a folder of a causal model of ours; or any causal model of the hub, such as gpt2-large."""
+    """smollm2; a bundled causal model or a folder of one; or any causal model of the hub, such as gpt2-large."""
     if source == "smollm2":
         return _smollm2(max_length)
-    if (Path(source) / "config.json").is_file() and (Path(source) / "model.safetensors").is_file():
+    if (BUNDLED / source).is_dir() or (Path(source) / "model.safetensors").is_file():
         return _own(source)
     if not hub_answers():
         raise ValueError(

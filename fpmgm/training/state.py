@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
+
+from fpmgm.checkpoint import write_tensors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +59,8 @@ def save_state(folder: Path, state: TrainState, update: int, **about: Any) -> No
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
     try:
-        save_file({k: v.detach().cpu().contiguous() for k, v in state.tensors().items()}, scratch / "state.safetensors")
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors().items()}
+        write_tensors(tensors, scratch / "state.safetensors")
         about = {"update": update, "num_averaged": int(state.ema.n_averaged), **about}
         (scratch / "state.json").write_text(json.dumps(about, indent=1))
         for file in scratch.iterdir():

@@ -1,5 +1,6 @@
 """The commands, as their user types them."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -12,44 +13,72 @@ from fpmgm.__main__ import main
 ROOT = Path(__file__).parents[2]
 
 
-def test_quickstart_trains_samples_and_prints_its_table(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_quickstart_writes_a_text_and_prints_its_table(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     picture = tmp_path / "picture.svg"
-    code = main(["quickstart", "--updates", "3", "--num-samples", "4", "--svg", str(picture)])
+    assert main(["quickstart", "--num-samples", "2", "--svg", str(picture)]) == 0
     printed = capsys.readouterr().out
-    assert code == 0
-    assert "Trained 3 updates" in printed
-    for budget in (6, 24, 72):
-        assert re.search(rf"{budget} .* {budget} ", printed)
+    moments = printed.split("─" * 20)
+    assert "·" in printed  # a mask
+    assert "·" not in moments[-1].split("budget")[0]  # none is left in the end
+    for budget in (24, 48, 96, 192):
+        assert re.search(rf"│ +{budget} │ +{budget} │", printed)
     assert picture.read_text().startswith("<svg")
     assert "font-face" not in picture.read_text()  # it loads nothing from elsewhere
 
 
-@pytest.mark.slow
-def test_quickstart_learns_and_a_larger_budget_writes_more_coherent_sentences(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["quickstart", "--num-samples", "256"]) == 0
-    shares = [float(share) for share in re.findall(r"(\d+\.\d)% │ +\d+\.\d%", capsys.readouterr().out)]
-    assert len(shares) == 3
-    assert shares[0] < 5
-    assert shares[0] + 15 < shares[1]
-    assert shares[1] + 15 < shares[2]
+def test_sample_without_a_model_writes_with_the_bundled_one_and_repeats(capsys: pytest.CaptureFixture[str]) -> None:
+    found = []
+    for _ in range(2):
+        assert main(["sample", "--json", "--num-samples", "2", "--budget", "24", "--seed", "0"]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0]["texts"] == found[1]["texts"]
+    assert found[0]["block_evals"] <= 24
+    assert found[0]["seconds"] > 0
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["quikstart"], "unknown command 'quikstart'; did you mean 'quickstart'?"),
-        (["quickstart", "--update", "3"], "--update, 3; did you mean --updates?"),
-        (["quickstart", "--updates", "many"], "--updates: invalid literal for int() with base 10: 'many'"),
-        (["quickstart", "--updates", "0"], "updates is 0"),
+        (["quickstart", "--num-sample", "3"], "--num-sample, 3; did you mean --num-samples?"),
+        (["quickstart", "--num-samples", "many"], "--num-samples: invalid literal for int() with base 10: 'many'"),
+        (["quickstart", "--num-samples", "0"], "num_samples is 0"),
         (["quickstart", "--svg", "/no/such/folder/x.svg"], "svg is /no/such/folder/x.svg; its folder does not exist"),
+        (["train"], "train needs a recipe: text-mini,"),
+        (["train", "text-mni"], "unknown recipe 'text-mni'; did you mean 'text-mini'?"),
+        (["train", "text-mini", "--optim.ler", "1"], "did you mean --optim.lr?"),
+        (["train", "text-mini", "--model.injection", "liner", "--out", "OUT"], "did you mean 'linear'?"),
+        (["train", "text-mini", "--data.packing", "wrapp"], "unknown packing 'wrapp'; did you mean 'wrap'?"),
+        (["train", "text-mini", "--data.source", "EMPTY", "--out", "OUT"], "holds 0 tokens"),
+        (["train", "text-mini", "--data.source", "BINARY", "--out", "OUT"], "is binary, not text"),
+        (["train", "text-mini", "--data.source", "NOWHERE", "--out", "OUT"], "no data at"),
+        (["train", "text-mini", "--trackers", "wandbb"], "unknown tracker 'wandbb'; did you mean 'wandb'?"),
+        (["sample", "--budget", "2"], "smallest feasible budget is 3"),
+        (["sample", "--prompt", "word " * 200], "so a prompt may have 126 at most"),
+        (["sample", "--infill", "no blank"], "has no blank to fill in"),
+        (["sample", "--reuse", "three"], "did you mean 'three-state'?"),
+        (["sample", "--watch", "--json"], "watch and json are both set"),
+        (["sample", "EMPTY"], "no model at"),
+        (["sample", "FOLDER"], "is not a model folder: it has no config.json; weights.pt is a pickle"),
+        (["info", "owtt"], "did you mean 'owt'?"),
+        (["evaluate", "--judge", "text-mini"], "is a masked model; a judge must be causal"),
+        (["push", "text-mini", "noowner"], "a hub repository is written owner/name"),
     ],
 )
 def test_wrong_input_gets_one_line_and_exit_code_2(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    message: str,
 ) -> None:
-    assert main(arguments) == 2
+    monkeypatch.setenv("FPMGM_CACHE", str(tmp_path / "cache"))
+    paths = {name: str(tmp_path / name) for name in ("OUT", "EMPTY", "BINARY", "NOWHERE", "FOLDER")}
+    Path(paths["EMPTY"]).touch()
+    Path(paths["BINARY"]).write_bytes(b"\0\1\2" * 999)
+    Path(paths["FOLDER"]).mkdir()
+    (Path(paths["FOLDER"]) / "weights.pt").touch()
+    assert main([paths.get(word, word) for word in arguments]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1

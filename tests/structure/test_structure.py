@@ -22,7 +22,7 @@ LAYERS = [
     {"backbones"},
     {"sampling", "objectives", "checkpoint"},
     {"generation", "data"},
-    {"evaluation"},
+    {"evaluation", "replay"},
     {"training"},
     {"recipes"},
     {"quickstart", "commands"},
