@@ -78,9 +78,6 @@ class MDLMConfig(Network):
 def mdlm(config: MDLMConfig, *, seed: int = 0) -> Denoiser:
     """A denoiser with fresh weights: at first every block is the identity and every logit 0.
 
-    A plain stack starts as MDLM does. With a fixed point the embeddings start at unit size, some twenty times as
-    large: the injection has biases, which would drown smaller ones.
-
     >>> with torch.device("meta"):
     ...     fp = mdlm(MDLMConfig(num_pre=1, num_fp=1, num_post=1))
     >>> f"{sum(p.numel() for p in fp.parameters()):,}"
@@ -92,10 +89,7 @@ def mdlm(config: MDLMConfig, *, seed: int = 0) -> Denoiser:
         injection = None
         if config.num_fp:
             injection = Injection(config.injection, config.width, has_projection=config.has_projection)
-        backbone = DiT(config)
-        if config.num_fp:
-            nn.init.normal_(backbone.vocab_embed.embedding)
-        return Denoiser(backbone, cost, injection=injection, frozen_dropout=config.frozen_dropout)
+        return Denoiser(DiT(config), cost, injection=injection, frozen_dropout=config.frozen_dropout)
 
 
 class Modulation(NamedTuple):
