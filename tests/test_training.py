@@ -17,6 +17,7 @@ import torch
 from fpmgm.backbones.dit import Network, mdlm
 from fpmgm.checkpoint import load
 from fpmgm.data.text import TextConfig
+from fpmgm.denoiser import Denoiser
 from fpmgm.evaluation.likelihood import perplexity
 from fpmgm.objectives import MaskedCrossEntropy
 from fpmgm.randomness import generator
@@ -25,7 +26,7 @@ from fpmgm.training import loop
 from fpmgm.training.card import command_of
 from fpmgm.training.config import Training
 from fpmgm.training.loop import Order, train
-from fpmgm.training.optim import OptimConfig, adamw, moving_average
+from fpmgm.training.optim import OptimConfig, adamw, moving_average, set_learning_rate
 from fpmgm.training.state import TrainState, load_state, newest_state, save_state
 from tests.conftest import SMALL, Build
 
@@ -193,8 +194,8 @@ def test_a_batch_larger_than_the_text_is_refused(config: Training) -> None:
         train(replace(config, batch_size=100_000), "test")
 
 
-def trained_state(denoiser: torch.nn.Module) -> TrainState:
-    optimiser = adamw(denoiser.parameters(), OptimConfig())
+def trained_state(denoiser: Denoiser) -> TrainState:
+    optimiser = adamw(denoiser, OptimConfig())
     ema = moving_average(denoiser, 0.9)
     for parameter in denoiser.parameters():
         parameter.grad = torch.ones_like(parameter)
@@ -259,6 +260,35 @@ def test_the_learning_rate_warms_up_then_stays_or_falls_to_zero() -> None:
     cosine = OptimConfig(lr=1.0, warmup=10, decay="cosine")
     assert cosine.learning_rate(55, 100) == pytest.approx(0.5)
     assert cosine.learning_rate(100, 100) == pytest.approx(0)
+
+
+def test_the_injection_learns_at_its_own_multiple_of_the_learning_rate(small_model: Build) -> None:
+    denoiser = small_model()
+    optimiser = adamw(denoiser, OptimConfig(injection_lr=0.1))
+    before = {name: parameter.detach().clone() for name, parameter in denoiser.named_parameters()}
+    for parameter in denoiser.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    set_learning_rate(optimiser, 1e-2)
+    optimiser.step()  # AdamW's first step moves every weight by the learning rate
+    for name, parameter in denoiser.named_parameters():
+        moved = float((before[name] - parameter.detach()).abs().max())
+        assert moved == pytest.approx(1e-3 if name.startswith("injection") else 1e-2, rel=1e-2)
+    plain = small_model(num_pre=2, num_fp=0, num_post=0)
+    assert len(adamw(plain, OptimConfig()).param_groups) == 1
+
+
+def test_an_injection_that_starts_at_the_mean_returns_the_mean_of_h_and_h_pre(
+    config: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop.Run, "go", lambda self: None)
+    started: list[loop.Run] = []
+    monkeypatch.setattr(loop, "write_model", lambda *_: None)
+    monkeypatch.setattr(loop.Run, "resume", started.append)
+    train(replace(config, injection_start="mean"), "test")
+    injection = started[0].denoiser.injection
+    assert injection is not None
+    h, h_pre = torch.randn(2, 1, 4, 16, generator=generator(0)).unbind()
+    torch.testing.assert_close(injection(h, injection.constant(h_pre)), (h + h_pre) / 2)
 
 
 def test_the_moving_average_warms_up_as_mdlms_does() -> None:

@@ -78,6 +78,9 @@ class MDLMConfig(Network):
 def mdlm(config: MDLMConfig, *, seed: int = 0) -> Denoiser:
     """A denoiser with fresh weights: at first every block is the identity and every logit 0.
 
+    A plain stack starts as MDLM does. With a fixed point the embeddings are drawn from N(0, 1), some twenty times as
+    large: what the injection adds to every position alike would drown smaller ones (docs/log.md, 2026-11-16).
+
     >>> with torch.device("meta"):
     ...     fp = mdlm(MDLMConfig(num_pre=1, num_fp=1, num_post=1))
     >>> f"{sum(p.numel() for p in fp.parameters()):,}"
@@ -89,7 +92,10 @@ def mdlm(config: MDLMConfig, *, seed: int = 0) -> Denoiser:
         injection = None
         if config.num_fp:
             injection = Injection(config.injection, config.width, has_projection=config.has_projection)
-        return Denoiser(DiT(config), cost, injection=injection, frozen_dropout=config.frozen_dropout)
+        backbone = DiT(config)
+        if config.num_fp:
+            nn.init.normal_(backbone.vocab_embed.embedding)
+        return Denoiser(backbone, cost, injection=injection, frozen_dropout=config.frozen_dropout)
 
 
 class Modulation(NamedTuple):

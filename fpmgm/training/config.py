@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from fpmgm.backbones.dit import MDLMConfig, Network
 from fpmgm.data.text import TextConfig, mask_and_size
 from fpmgm.gradients import IterationCounts
+from fpmgm.names import choose
 from fpmgm.objectives import MaskedCrossEntropy, NextToken
 from fpmgm.training.optim import OptimConfig
 from fpmgm.training.trackers import check_trackers
@@ -21,6 +22,8 @@ class Training:
     optim: OptimConfig = field(default_factory=OptimConfig)
     iterations: IterationCounts = field(default_factory=IterationCounts)
     """Solver iterations of an update, without and with gradients. Unused by a plain stack."""
+    injection_start: str = "random"
+    """How a fresh injection starts: random (torch's default) or mean, exactly (h + u)/2. Unused by a plain stack."""
     weighting: str = "bound"
     """How the loss weighs masked tokens: bound (w(t), MDLM) or masked (evenly, MaskGIT). Unused by a causal model."""
     updates: int = 5000
@@ -47,6 +50,7 @@ class Training:
         for name in ("updates", "batch_size", "checkpoint_every", "validate_every", "validation_sequences"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        choose("injection_start", self.injection_start, {"random": None, "mean": None})
         check_trackers(self.trackers)
         _ = self.objective  # its settings are checked before any work is done
 

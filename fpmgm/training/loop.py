@@ -23,7 +23,7 @@ from fpmgm.objectives import Losses, MaskedCrossEntropy, NextToken, Noise
 from fpmgm.randomness import generator
 from fpmgm.training.card import flat, write_model
 from fpmgm.training.config import Training
-from fpmgm.training.optim import adamw, moving_average
+from fpmgm.training.optim import adamw, moving_average, set_learning_rate
 from fpmgm.training.progress import Progress
 from fpmgm.training.state import TrainState, load_state, newest_state, save_state
 from fpmgm.training.trackers import start_tracking
@@ -97,9 +97,11 @@ class Run:
     ) -> None:
         self.config, self.folder, self.accelerator, self.network, self.text = config, folder, accelerator, network, text
         denoiser = mdlm(network, seed=config.seed).to(accelerator.device)
+        if denoiser.injection and config.injection_start == "mean":
+            denoiser.injection.set_exact(0.5, 0.5)
         self.denoiser = denoiser
         self.ema = moving_average(denoiser, config.optim.ema)
-        optimiser = adamw(denoiser.parameters(), config.optim)
+        optimiser = adamw(denoiser, config.optim)
         self.pad_id = text.symbols.pad_id if config.data.packing == "pad" else None
         self.objective = replace(config.objective, pad_id=self.pad_id)
         learner = Learner(denoiser, self.objective)
@@ -156,8 +158,7 @@ class Run:
         noise = self.objective.draw(self.denoiser, x, rng=generator(config.seed, update))
         torch.manual_seed(generator(config.seed, update, rank, 2).initial_seed())  # dropout
         lr = config.optim.learning_rate(update, config.updates)
-        for group in self.optimiser.param_groups:
-            group["lr"] = lr
+        set_learning_rate(self.optimiser, lr)
         self.learner.train()
         self.optimiser.zero_grad()
         parts = _parts(len(x), rank, world, config.micro_batch_size)

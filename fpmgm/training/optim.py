@@ -1,13 +1,14 @@
 """The optimiser, its learning rate, and the moving average of the weights."""
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
+from fpmgm.denoiser import Denoiser
 from fpmgm.names import choose
 
 Tensors = tuple[Tensor, ...] | list[Tensor]
@@ -25,6 +26,8 @@ class OptimConfig:
     """Updates over which the learning rate rises from 0."""
     decay: str = "constant"
     """After the warm-up: `constant`, or `cosine` down to 0 at the last update."""
+    injection_lr: float = 1.0
+    """The learning rate of the injection as a multiple of lr. Unused by a plain stack."""
     clip: float = 1.0
     """The largest norm of the gradient; larger ones are scaled down."""
     ema: float = 0.9999
@@ -32,7 +35,7 @@ class OptimConfig:
 
     def __post_init__(self) -> None:
         choose("learning-rate decay", self.decay, {"constant": None, "cosine": None})
-        for name in ("lr", "clip"):
+        for name in ("lr", "injection_lr", "clip"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"optim.{name} is {getattr(self, name)}; it must be above 0")
         for name in ("beta1", "beta2", "ema"):
@@ -48,10 +51,21 @@ class OptimConfig:
         return self.lr * warm * (1 + math.cos(math.pi * min(done, 1.0))) / 2
 
 
-def adamw(parameters: Iterable[nn.Parameter], config: OptimConfig) -> torch.optim.AdamW:
-    """AdamW as MDLM sets it."""
-    betas = (config.beta1, config.beta2)
-    return torch.optim.AdamW(parameters, lr=config.lr, betas=betas, weight_decay=config.weight_decay)
+def adamw(denoiser: Denoiser, config: OptimConfig) -> torch.optim.AdamW:
+    """AdamW as MDLM sets it; `set_learning_rate` before each update."""
+    injection = list(denoiser.injection.parameters()) if denoiser.injection else []
+    is_injection = {id(parameter) for parameter in injection}
+    rest = [parameter for parameter in denoiser.parameters() if id(parameter) not in is_injection]
+    groups: list[dict[str, Any]] = [{"params": rest, "multiple": 1.0}]
+    if injection:
+        groups.append({"params": injection, "multiple": config.injection_lr})
+    return torch.optim.AdamW(groups, lr=config.lr, betas=(config.beta1, config.beta2), weight_decay=config.weight_decay)
+
+
+def set_learning_rate(optimiser: torch.optim.Optimizer, lr: float) -> None:
+    """Set every group to its multiple of lr."""
+    for group in optimiser.param_groups:
+        group["lr"] = lr * group["multiple"]
 
 
 def moving_average(model: nn.Module, decay: float) -> AveragedModel:

@@ -1,0 +1,49 @@
+"""Bootstrap intervals over samples, for every metric that is a function of means."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+Columns = Float[np.ndarray, "N K"]
+Means = Float[np.ndarray, "R K"]
+Statistics = Float[np.ndarray, " R"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """A measured value and the interval that holds the true one, so often as its level says."""
+
+    value: float
+    low: float
+    high: float
+
+    def __format__(self, spec: str) -> str:
+        return f"{self.value:{spec}} [{self.low:{spec}}, {self.high:{spec}}]"
+
+
+def bootstrap(
+    columns: Columns,
+    statistic: Callable[[Means], Statistics],
+    *,
+    level: float = 0.95,
+    num_resamples: int = 2000,
+    seed: int = 0,
+) -> Interval:
+    """The percentile interval of a statistic of the columns' means, one row a sample.
+
+    >>> f"{bootstrap(np.arange(101.0)[:, None], lambda means: means[:, 0]):.1f}"
+    '50.0 [44.7, 55.6]'
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"level is {level}; it must lie between 0 and 1, such as 0.95")
+    if len(columns) == 0:
+        raise ValueError("no samples to take an interval of")
+    rng = np.random.default_rng(seed)
+    counts = rng.multinomial(len(columns), np.full(len(columns), 1 / len(columns)), size=num_resamples)
+    found = statistic(counts @ columns / len(columns))
+    tail = (1 - level) / 2
+    low, high = np.quantile(found, [tail, 1 - tail])
+    value = statistic(columns.mean(axis=0, keepdims=True))[0]
+    return Interval(value=float(value), low=float(low), high=float(high))
