@@ -17,7 +17,8 @@ USAGE = """usage: fpmgm COMMAND [--field value ...]
 commands:
   train RECIPE     train a model, or continue a run: {recipes}
   sample [MODEL]   write text; without a model, with the bundled one
-  evaluate [MODEL] validation and generative perplexity, diversity, seconds
+  evaluate [MODEL ...]        validation and generative perplexity, diversity, cost, side by side
+  sweep PRESET [MODEL ...]    a grid of sampling settings: budgets, steps, allocations, reuse, nucleus, solver
   info NAME        parameters, blocks and cost of a model or a recipe
   push MODEL OWNER/NAME   put a model on the hub
   quickstart       watch the bundled model write, then see what four budgets buy
@@ -68,25 +69,31 @@ def _train(arguments: Sequence[str]) -> None:
 
 
 def _sample(arguments: Sequence[str]) -> None:
-    from fpmgm.commands import SampleCommand, run_sample
+    from fpmgm.commands.sample import SampleCommand, run_sample
 
     run_sample(_parse(SampleCommand, "sample", arguments))
 
 
 def _info(arguments: Sequence[str]) -> None:
-    from fpmgm.commands import InfoCommand, run_info
+    from fpmgm.commands.sample import InfoCommand, run_info
 
     run_info(_parse(InfoCommand, "info", arguments))
 
 
 def _evaluate(arguments: Sequence[str]) -> None:
-    from fpmgm.commands import EvaluateCommand, run_evaluate
+    from fpmgm.commands.evaluate import EvaluateCommand, run_evaluate
 
     run_evaluate(_parse(EvaluateCommand, "evaluate", arguments))
 
 
+def _sweep(arguments: Sequence[str]) -> None:
+    from fpmgm.commands.evaluate import SweepCommand, run_sweep_command
+
+    run_sweep_command(_parse(SweepCommand, "sweep", arguments))
+
+
 def _push(arguments: Sequence[str]) -> None:
-    from fpmgm.commands import PushCommand, run_push
+    from fpmgm.commands.sample import PushCommand, run_push
 
     run_push(_parse(PushCommand, "push", arguments))
 
@@ -96,6 +103,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "sample": _sample,
     "info": _info,
     "evaluate": _evaluate,
+    "sweep": _sweep,
     "push": _push,
     "quickstart": _quickstart,
 }

@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -11,13 +11,14 @@ import torch
 
 from fpmgm.budget import plan
 from fpmgm.checkpoint import Model
+from fpmgm.denoiser import Denoiser
 from fpmgm.draws import Draw
 from fpmgm.names import choose
 from fpmgm.randomness import Streams
-from fpmgm.reuse import reuse_by_name
+from fpmgm.reuse import Reuse, ThreeStateReuse, reuse_by_name
 from fpmgm.sampling import Step, even_times, sample
 from fpmgm.solvers import Solver, solver_by_name
-from fpmgm.symbols import Symbols, symbols_of
+from fpmgm.symbols import END_OF_TEXT, Symbols, symbols_of
 from fpmgm.transitions import Ancestral, Cap, Conf, Confidence, Loop, Remasking, Rescale, Transition
 
 TRANSITIONS: dict[str, Callable[[Draw], Transition]] = {
@@ -39,11 +40,17 @@ class Sampling:
     budget: int = 96
     """Block evaluations per sequence."""
     steps: int | None = None
-    """Denoising steps; None: as many as the budget allows at four iterations each on average."""
-    allocation: str = "decreasing"
-    """How solver iterations are spread over the steps: fixed, decreasing, increasing, cosine or front-loaded."""
+    """Denoising steps; None: what the model's generation_config.json says for the budget, else as many as the budget
+    allows at four iterations each on average."""
+    allocation: str = "auto"
+    """How solver iterations are spread over the steps: fixed, decreasing, increasing, cosine or front-loaded; auto:
+    what generation_config.json says for the budget, else decreasing."""
     reuse: str = "auto"
     """Where the solver starts: none, full or three-state; auto: three-state, or none for a plain stack."""
+    reuse_masked: tuple[float, float] = (0.75, 0.9)
+    """Three-state reuse: the share kept at masked positions when nothing is visible, and when all is."""
+    reuse_changed: tuple[float, float] = (0.2, 0.2)
+    """The same at positions whose token has changed."""
     solver: str = "picard"
     """picard or anderson."""
     tolerance: float | None = None
@@ -68,6 +75,7 @@ class Generated:
     block_evals: int  # the most that any sequence spent
     seconds: float
     steps: int
+    allocation: str
 
 
 def generate(
@@ -90,14 +98,14 @@ def generate(
     if num_samples < 1:
         raise ValueError(f"num_samples is {num_samples}; it must be at least 1")
     starts = [start for start in _starts(model, prompts, infill) for _ in range(num_samples)]
+    how = with_saved_settings(model, how)
     spending = plan(how.budget, model.denoiser.cost, num_steps=how.steps, allocation=how.allocation)
     draw = Draw(temperature=how.temperature, top_k=how.top_k, top_p=how.top_p, nucleus=how.nucleus)
-    default_reuse = "three-state" if model.denoiser.cost.fp else "none"
     rules: dict[str, Any] = {
         "times": even_times(spending.num_steps),
         "iterations": spending.iterations,
         "transition": choose("transition", how.transition, TRANSITIONS)(draw),
-        "reuse": reuse_by_name(default_reuse if how.reuse == "auto" else how.reuse),
+        "reuse": _reuse(how, model.denoiser),
         "solver": _solver(how),
         "on_step": on_step,
     }
@@ -112,7 +120,22 @@ def generate(
             rows[index] = row
     seconds = time.perf_counter() - begin
     texts = [decode(model, row) for row in rows]
-    return Generated(texts=texts, tokens=rows, block_evals=spent, seconds=seconds, steps=spending.num_steps)
+    return Generated(
+        texts=texts,
+        tokens=rows,
+        block_evals=spent,
+        seconds=seconds,
+        steps=spending.num_steps,
+        allocation=how.allocation,
+    )
+
+
+def with_saved_settings(model: Model, how: Sampling) -> Sampling:
+    """The same with steps and allocation filled in: from what the model folder says for this budget, if it does."""
+    saved = model.generation.get("budgets", {}).get(str(how.budget), {})
+    if how.allocation == "auto":
+        how = replace(how, allocation=saved.get("allocation", "decreasing"))
+    return replace(how, steps=saved.get("steps")) if how.steps is None else how
 
 
 def first_token(model: Model) -> int:
@@ -123,6 +146,21 @@ def first_token(model: Model) -> int:
 def encode(model: Model, text: str) -> list[int]:
     """The token ids of a text."""
     return _tokenizer(model.tokenizer).encode(text, add_special_tokens=False).ids
+
+
+def documents(model: Model, tokens: Sequence[int]) -> str:
+    """The text of tokens, for a judge: documents with <|endoftext|> between them, and none at either end."""
+    parts: list[list[int]] = [[]]
+    for token in tokens:
+        if token in (_symbols(model).first, _symbols(model).last):
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    while len(parts) > 1 and not parts[0]:
+        parts.pop(0)
+    while len(parts) > 1 and not parts[-1]:
+        parts.pop()
+    return END_OF_TEXT.join(decode(model, part) for part in parts)
 
 
 def decode(model: Model, tokens: Sequence[int]) -> str:
@@ -179,6 +217,19 @@ def _batches(starts: Sequence[Sequence[int]], batch_size: int) -> Iterator[list[
     for indices in by_length.values():
         for first in range(0, len(indices), batch_size):
             yield indices[first : first + batch_size]
+
+
+def _reuse(how: Sampling, denoiser: Denoiser) -> Reuse:
+    name = ("three-state" if denoiser.cost.fp else "none") if how.reuse == "auto" else how.reuse
+    (masked_min, masked_max), (changed_min, changed_max) = how.reuse_masked, how.reuse_changed
+    is_default = (how.reuse_masked, how.reuse_changed) == (Sampling.reuse_masked, Sampling.reuse_changed)
+    if is_default:
+        return reuse_by_name(name)
+    if name != "three-state":
+        raise ValueError(f"reuse_masked and reuse_changed are for three-state reuse, and reuse is {name}")
+    return ThreeStateReuse(
+        masked_min=masked_min, masked_max=masked_max, changed_min=changed_min, changed_max=changed_max
+    )
 
 
 def _solver(how: Sampling) -> Solver:

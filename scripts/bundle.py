@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from fpmgm.checkpoint import BUNDLED, load_folder
-from fpmgm.commands import EvaluateCommand, evaluate
+from fpmgm.commands.evaluate import EvaluateCommand, evaluate
 from fpmgm.training.card import CURVES
 
 ALL = 1 << 30
@@ -25,11 +25,12 @@ def bundle(run: Path, name: str) -> None:
     model.save(folder, dtype=torch.float16)
     shutil.copyfile(run / "model" / CURVES, folder / CURVES)
     command = EvaluateCommand(
-        model=str(folder), data=settings["data.source"], budgets=(), validation_sequences=ALL, ngram=True
+        models=(str(folder),), data=settings["data.source"], budgets=(), validation_sequences=ALL, ngram=True
     )
     found = evaluate(command)
-    bound, floor = found["validation"], found["ngram"]
-    seen = settings["updates"] * settings["batch_size"] / found["num_training_sequences"]
+    bound = found["validation"][0]
+    floor = bound["ngram"]
+    seen = settings["updates"] * settings["batch_size"] / bound["num_training_sequences"]
     report = f"""## The half-precision weights, on all held-out tokens
 
 | model | perplexity per token |

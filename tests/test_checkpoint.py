@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fpmgm.checkpoint import Model, load
-from fpmgm.commands import describe
+from fpmgm.commands.sample import describe
 from tests.conftest import SMALL, Build
 
 

@@ -1,19 +1,25 @@
 import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import fpmgm
 from fpmgm.__main__ import main
 from fpmgm.checkpoint import Model
-from fpmgm.data.text import train_bpe
+from fpmgm.data.text import TextConfig, load_text, train_bpe
 from fpmgm.evaluation.diversity import unigram_entropy
-from fpmgm.evaluation.judges import Judge, generative_perplexity, load_judge
+from fpmgm.evaluation.judges import Judge, Reading, generative_perplexity, load_judge
 from fpmgm.evaluation.likelihood import perplexity
-from fpmgm.generation import encode
+from fpmgm.evaluation.matched import match_entropy
+from fpmgm.evaluation.mauve import mauve_score, reference_texts
+from fpmgm.evaluation.text import measure
+from fpmgm.generation import documents, encode, generate
 from fpmgm.objectives import next_token_nll
 from fpmgm.randomness import generator
 from tests.conftest import SMALL, Build
@@ -47,7 +53,7 @@ def test_a_judge_of_our_own_with_known_probabilities_gives_their_perplexity(tmp_
     model = save_fresh(tmp_path / "judge", is_causal=True)
     judge = load_judge(str(tmp_path / "judge"))
     text = "a poem about the sea"
-    assert len(judge.nats(text)) == len(encode(model, text))
+    assert len(judge.read([text])[0].nats) == len(encode(model, text))
     found = generative_perplexity([text, "the sky"], judge)
     assert found.per_token == pytest.approx(model.config.vocab_size, rel=1e-4)
     assert found.judge == "fpmgm:judge"
@@ -55,7 +61,8 @@ def test_a_judge_of_our_own_with_known_probabilities_gives_their_perplexity(tmp_
 
 def test_the_two_averages_differ_as_they_should_and_empty_texts_do_not_count() -> None:
     nats = {"long": torch.tensor([1.0, 1.0, 1.0, 1.0]), "short": torch.tensor([3.0]), "": torch.zeros(0)}
-    found = generative_perplexity(list(nats), Judge(name="table", nats=nats.__getitem__))
+    judge = Judge(name="table", read=lambda texts: [Reading(nats[text], torch.zeros(2)) for text in texts])
+    found = generative_perplexity(list(nats), judge)
     assert found.per_token == pytest.approx(math.exp(7 / 5))
     assert found.per_sample == pytest.approx(math.exp(2))
     assert found.num_texts == 2
@@ -67,21 +74,31 @@ def test_a_masked_model_is_refused_as_judge(tmp_path: Path) -> None:
         load_judge(str(tmp_path / "masked"))
 
 
-def test_the_evaluate_command_measures_a_model_on_a_text(
+def test_the_evaluate_command_measures_models_side_by_side(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FPMGM_CACHE", str(tmp_path / "cache"))
     (tmp_path / "verse.txt").write_text(VERSE)
     model = save_fresh(tmp_path / "model", is_causal=False)
     save_fresh(tmp_path / "judge", is_causal=True)
-    command = ["evaluate", str(tmp_path / "model"), "--data", str(tmp_path / "verse.txt"), "--budgets", "4", "8"]
-    command += ["--num-samples", "3", "--judge", str(tmp_path / "judge")]
+    shutil.copytree(tmp_path / "model", tmp_path / "other")
+    command = ["evaluate", str(tmp_path / "model"), str(tmp_path / "other"), "--data", str(tmp_path / "verse.txt")]
+    command += ["--budgets", "4", "8", "--num-samples", "3", "--judge", str(tmp_path / "judge"), "--ngram"]
+    command += ["--out", str(tmp_path / "out")]
     assert main([*command, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     size = model.config.vocab_size
-    assert found["validation"]["value"] == pytest.approx(size - 1, abs=4 * found["validation"]["error"])
-    assert [row["block_evals"] for row in found["samples"]] == [4, 8]
-    assert found["samples"][0]["generative_perplexity"]["per_token"] == pytest.approx(size, rel=1e-3)
+    for row in found["validation"]:
+        assert row["value"] == pytest.approx(size - 1, abs=4 * row["error"])
+        assert row["ngram"]["kneser_ney"] < row["value"] / 5
+    assert [row["block_evals"] for row in found["samples"]] == [4, 8, 4, 8]
+    first = found["samples"][0]
+    assert first["metrics"]["perplexity_per_token"]["value"] == pytest.approx(size, rel=1e-3)
+    assert first["protocol"]["judge"] == "fpmgm:judge"
+    assert first["protocol"]["hardware"]
+    assert first["multiply_adds"] > 0
+    for name in ("samples.jsonl", "results.json", "table.md", "table.tex", "quality.png", "quality.svg"):
+        assert (tmp_path / "out" / name).stat().st_size > 0
     assert main(command) == 0
     assert "judge: fpmgm:judge" in capsys.readouterr().out
 
@@ -100,3 +117,86 @@ def test_validation_perplexity_leaves_padding_out(small_model: Build, is_causal:
         )
     same = perplexity(denoiser, x[:1], pad_id=11)
     assert same.nats_per_token == pytest.approx(perplexity(denoiser, x[:1]).nats_per_token)
+
+
+def test_a_judge_reads_its_own_end_of_text_between_documents_and_scores_the_first(tmp_path: Path) -> None:
+    model = save_fresh(tmp_path / "judge", is_causal=True)
+    with torch.no_grad():
+        for parameter in model.denoiser.parameters():
+            parameter.normal_(std=0.3, generator=generator(3))
+    model.save(tmp_path / "judge")
+    judge = load_judge(str(tmp_path / "judge"))
+    parts = [encode(model, part) for part in ("the sea", "a poem", "old")]
+    whole = [0, *parts[0], 0, *parts[1], 0, *parts[2]]
+    (reading,) = judge.read(["the sea<|endoftext|>a poem<|endoftext|>old"])
+    with torch.no_grad():
+        nll = next_token_nll(model.denoiser, torch.tensor([whole]))[0]
+    second_end = len(parts[0]) + len(parts[1]) + 1
+    torch.testing.assert_close(reading.nats, torch.cat([nll[:second_end], nll[second_end + 1 :]]))
+    together = judge.read(["the sky", "the sea<|endoftext|>a poem<|endoftext|>old", "oak"])[1]
+    torch.testing.assert_close(together.nats, reading.nats, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(together.feature, reading.feature, rtol=1e-4, atol=1e-5)
+
+
+def test_the_documents_of_a_sample_have_end_of_text_between_them_and_none_around(tmp_path: Path) -> None:
+    model = save_fresh(tmp_path / "m", is_causal=False)
+    sea, oak = encode(model, "the sea"), encode(model, "old oak")
+    assert documents(model, [0, *sea, 0, *oak, 0]) == "the sea<|endoftext|>old oak"
+    assert documents(model, [0, 0, *sea, 0, 0]) == "the sea"
+    assert documents(model, [0, 0]) == ""
+
+
+def test_samples_are_matched_to_an_entropy_by_temperature_or_top_p(small_model: Build) -> None:
+    tokenizer = train_bpe(iter([VERSE]), 280)
+    size = tokenizer.get_vocab_size() + 1
+    changes = {"vocab_size": size, "mask_id": size - 1, "length": 24}
+    denoiser = small_model(std=0.4, **changes)
+    model = Model(denoiser=denoiser, config=replace(SMALL, **changes), tokenizer=tokenizer.to_str())  # type: ignore[arg-type]
+    sampling: dict[str, Any] = {"num_samples": 24, "budget": 24, "seed": 0}
+    entropies = [
+        float(unigram_entropy(torch.tensor(generate(model, temperature=t, **sampling).tokens)).mean())
+        for t in (0.5, 1.0)
+    ]
+    target = sum(entropies) / 2
+    for knob in ("temperature", "top_p"):
+        found = match_entropy(model, target, knob=knob, **sampling)
+        assert found.is_met
+        assert found.entropy == pytest.approx(target, abs=0.02)
+    unreachable = match_entropy(model, 10.0, **sampling)
+    assert not unreachable.is_met
+    assert unreachable.setting == 1.5
+    with pytest.raises(ValueError, match="unknown knob 'temprature'; did you mean 'temperature'"):
+        match_entropy(model, 1.0, knob="temprature")
+
+
+def test_measured_metrics_are_those_of_the_samples_themselves() -> None:
+    tokens = torch.tensor([[1, 2, 1, 2, 3], [1, 2, 3, 4, 5]])
+    readings = [Reading(torch.tensor([1.0, 1.0, 1.0]), torch.zeros(2)), Reading(torch.tensor([5.0]), torch.zeros(2))]
+    found = measure(tokens, readings)
+    assert found["perplexity_per_token"]["value"] == pytest.approx(math.exp(2))
+    assert found["perplexity_per_sample"]["value"] == pytest.approx(math.exp(3))
+    assert found["distinct_2"]["value"] == pytest.approx(7 / 8)
+    assert found["repetition_4"]["value"] == 0
+    assert found["entropy"]["value"] == pytest.approx(float(unigram_entropy(tokens).mean()))
+    assert all(metric["low"] <= metric["value"] <= metric["high"] for metric in found.values())
+
+
+def test_mauve_is_high_for_texts_of_one_distribution_and_low_for_disjoint_ones() -> None:
+    rng = np.random.default_rng(0)
+    real, same = rng.normal(size=(2, 200, 8))
+    assert mauve_score(same, real) > 0.9
+    assert mauve_score(real, real) > 0.99
+    assert mauve_score(same + 30, real) < 0.05
+    with pytest.raises(ValueError, match="needs at least 8 of each"):
+        mauve_score(real[:3], real)
+
+
+def test_reference_texts_are_drawn_once_without_replacement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FPMGM_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "verse.txt").write_text("".join(f"verse number {i}\n" for i in range(3000)))
+    text = load_text(TextConfig(source=str(tmp_path / "verse.txt"), tokenizer="bpe-300", length=16))
+    everything = reference_texts(text, len(text.validation))
+    assert len(set(everything)) == len(everything)
+    assert reference_texts(text, 3) == reference_texts(text, 3)
+    with pytest.raises(ValueError, match="sequences are held out"):
+        reference_texts(text, len(text.validation) + 1)

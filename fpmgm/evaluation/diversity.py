@@ -1,6 +1,8 @@
 """Diversity of samples."""
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from fpmgm.types import PerSequence, Tokens
 
@@ -24,7 +26,30 @@ def distinct(tokens: Tokens, n: int) -> float:
     >>> distinct(torch.tensor([[1, 2, 1, 2], [3, 4, 5, 6]]), 2)  # 12 21 12 34 45 56
     0.8333333333333334
     """
+    grams = _grams(tokens, n).flatten(0, 1)
+    return len(grams.unique(dim=0)) / len(grams)
+
+
+def distinct_counts(tokens: Tokens, n: int) -> tuple[PerSequence, int]:
+    """How many different n-grams each sequence has, and how many it has in all."""
+    grams = _grams(tokens, n)
+    return torch.tensor([float(len(own.unique(dim=0))) for own in grams]), grams.shape[1]
+
+
+def repetition(tokens: Tokens, n: int) -> PerSequence:
+    """The share of each sequence's n-grams that occur in it more than once: 0 if none does.
+
+    >>> repetition(torch.tensor([[1, 2, 1, 2, 3], [1, 2, 3, 4, 5]]), 2)  # 12 21 12 23: two of four
+    tensor([0.5000, 0.0000])
+    """
+    shares = []
+    for own in _grams(tokens, n):
+        counts = own.unique(dim=0, return_counts=True)[1]
+        shares.append(counts[counts > 1].sum() / len(own))
+    return torch.stack(shares)
+
+
+def _grams(tokens: Tokens, n: int) -> Int[Tensor, "B N n"]:
     if not 1 <= n <= tokens.shape[1]:
         raise ValueError(f"n is {n}; sequences of {tokens.shape[1]} tokens have n-grams of 1 to {tokens.shape[1]}")
-    grams = tokens.unfold(1, n, 1).flatten(0, 1)
-    return len(grams.unique(dim=0)) / len(grams)
+    return tokens.unfold(1, n, 1)

@@ -1,21 +1,33 @@
-"""Judges: causal language models that say how likely a text is. Every result names its judge."""
+"""Judges: causal language models that say how likely a text is. Every result names its judge.
+
+A text may hold several documents with <|endoftext|> between them. The judge reads one of its own end-of-text tokens
+before the text and at each such place; of those between documents only the first of a text is scored, as MDLM does.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fpmgm.checkpoint import BUNDLED, Model, load
+from fpmgm.checkpoint import BUNDLED, load
 from fpmgm.data.assets import fetch, hub_answers
 from fpmgm.generation import encode, first_token
-from fpmgm.objectives import next_token_nll
+from fpmgm.objectives import token_nll
 from fpmgm.symbols import END_OF_TEXT
 
 TokenNats = Float[Tensor, " N"]
+TEXTS_AT_ONCE = 16
+
+
+class Reading(NamedTuple):
+    """What a judge finds in a text."""
+
+    nats: TokenNats  # -log p of every token that is scored
+    feature: Float[Tensor, " D"]  # what the judge's head reads at the last token
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,8 +35,7 @@ class Judge:
     """A causal language model and the name under which its results go."""
 
     name: str
-    nats: Callable[[str], TokenNats]
-    """-log p of every token of a text, after an end-of-text token."""
+    read: Callable[[Sequence[str]], list[Reading]]
 
 
 def load_judge(source: str, max_length: int = 1024) -> Judge:
@@ -40,19 +51,65 @@ def load_judge(source: str, max_length: int = 1024) -> Judge:
     return _hub(source, source, max_length)
 
 
+def judged_ids(text: str, encode: Callable[[str], list[int]], end: int, max_length: int) -> list[int]:
+    """The judge's tokens of a text, each document after an end-of-text token, cut off at the judge's length."""
+    return [token for document in text.split(END_OF_TEXT) for token in [end, *encode(document)]][:max_length]
+
+
+def scored(ids: Sequence[int], end: int) -> list[bool]:
+    """Which of the tokens after the first are scored: all but the second and later ends of text.
+
+    >>> scored([0, 7, 0, 8, 9, 0, 5], end=0)
+    [True, True, True, True, False, True]
+    """
+    ends = 0
+    found = []
+    for token in ids[1:]:
+        ends += token == end
+        found.append(token != end or ends == 1)
+    return found
+
+
+def _reader(
+    run: Callable[[Tensor], tuple[Tensor, Tensor]], encode: Callable[[str], list[int]], end: int, max_length: int
+) -> Callable[[Sequence[str]], list[Reading]]:
+    """Read texts in batches of similar length. `run` takes tokens to (-log p of the next tokens, features).
+
+    Shorter texts are filled up at the end, where a causal model does not see it from before.
+    """
+
+    @torch.no_grad()
+    def read(texts: Sequence[str]) -> list[Reading]:
+        rows = [judged_ids(text, encode, end, max_length) for text in texts]
+        found: list[Reading | None] = [None] * len(rows)
+        by_length = sorted(range(len(rows)), key=lambda index: len(rows[index]))
+        for first in range(0, len(rows), TEXTS_AT_ONCE):
+            batch = by_length[first : first + TEXTS_AT_ONCE]
+            longest = max(2, *(len(rows[index]) for index in batch))
+            tokens = torch.tensor([[*rows[index], *[end] * (longest - len(rows[index]))] for index in batch])
+            nats, features = run(tokens)
+            for place, index in enumerate(batch):
+                own = rows[index]
+                keep = torch.tensor(scored(own, end), dtype=torch.bool)
+                found[index] = Reading(nats[place, : len(own) - 1][keep], features[place, len(own) - 1])
+        return [reading for reading in found if reading is not None]
+
+    return read
+
+
 def _own(source: str) -> Judge:
     model = load(source)
     if not model.config.is_causal:
         raise ValueError(f"{source} is a masked model; a judge must be causal, such as one trained by text-mini-judge")
-    return Judge(name=f"fpmgm:{Path(source).name}", nats=lambda text: _own_nats(model, text))
 
+    def run(tokens: Tensor) -> tuple[Tensor, Tensor]:
+        features = model.denoiser(tokens, 0.0, torch.ones_like(tokens, dtype=torch.bool)).features
+        features = features.view(*tokens.shape, -1)
+        nats = token_nll(model.denoiser, features[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+        return nats.view(len(tokens), -1), features
 
-@torch.no_grad()
-def _own_nats(model: Model, text: str) -> TokenNats:
-    ids = [first_token(model), *encode(model, text)][: model.config.length]
-    if len(ids) < 2:
-        return torch.zeros(0)
-    return next_token_nll(model.denoiser, torch.tensor([ids]))[0]
+    read = _reader(run, lambda text: encode(model, text), first_token(model), model.config.length)
+    return Judge(name=f"fpmgm:{Path(source).name}", read=read)
 
 
 def _smollm2(max_length: int) -> Judge:
@@ -84,20 +141,18 @@ def _hub(source: str, name: str, max_length: int) -> Judge:
     model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(source)
     end = tokenizer.convert_tokens_to_ids(END_OF_TEXT)
-    prefix = end if isinstance(end, int) else tokenizer.bos_token_id
+    end = end if isinstance(end, int) else tokenizer.bos_token_id
 
-    def nats(text: str) -> TokenNats:
-        ids = [prefix, *tokenizer(text, add_special_tokens=False)["input_ids"]][:max_length]
-        return _hub_nats(model, ids)
+    def run(tokens: Tensor) -> tuple[Tensor, Tensor]:
+        out = model(input_ids=tokens, output_hidden_states=True)
+        log_p = out.logits[:, :-1].float().log_softmax(dim=-1)
+        return -log_p.gather(2, tokens[:, 1:, None])[..., 0], out.hidden_states[-1].float()
 
-    return Judge(name=name, nats=nats)
+    def encode(text: str) -> list[int]:
+        ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
 
-
-@torch.no_grad()
-def _hub_nats(model: Any, ids: Sequence[int]) -> TokenNats:
-    tokens = torch.tensor([list(ids)])
-    log_p = model(input_ids=tokens).logits[0, :-1].float().log_softmax(dim=-1)
-    return -log_p.gather(1, tokens[0, 1:, None])[:, 0]
+    return Judge(name=name, read=_reader(run, encode, end, max_length))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +167,7 @@ class GenerativePerplexity:
 
 def generative_perplexity(texts: Sequence[str], judge: Judge) -> GenerativePerplexity:
     """Of texts; one in which the judge finds no token does not count."""
-    nats = [found.double() for found in map(judge.nats, texts) if len(found)]
+    nats = [found.nats.double() for found in judge.read(texts) if len(found.nats)]
     if not nats:
         raise ValueError(f"none of {len(texts)} texts has a token to judge")
     return GenerativePerplexity(

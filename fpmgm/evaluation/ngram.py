@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Integer
 
-TokenRows = Int[np.ndarray, "N L"]
+TokenRows = Integer[np.ndarray, "_ L"]
 Grams = Int[np.ndarray, " K"]
 
 

@@ -1,27 +1,20 @@
-"""The commands around a trained model: sample, info, evaluate, push."""
+"""The commands around one model: sample, info, push."""
 
 import json
 import sys
 from dataclasses import asdict, dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import torch
 import tyro
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from fpmgm.backbones.dit import MDLMConfig, mdlm
-from fpmgm.checkpoint import DEFAULT, Model, find_folder, load, load_folder, read_config
-from fpmgm.data.text import PackedText, TextConfig, load_text
+from fpmgm.checkpoint import DEFAULT, find_folder, load, load_folder, read_config
 from fpmgm.evaluation.cost import multiply_adds
-from fpmgm.evaluation.diversity import unigram_entropy
-from fpmgm.evaluation.judges import generative_perplexity, load_judge
-from fpmgm.evaluation.likelihood import perplexity
-from fpmgm.evaluation.ngram import floors
 from fpmgm.generation import Sampling, generate
 from fpmgm.recipes import RECIPES
 from fpmgm.replay import Replay
@@ -114,88 +107,6 @@ def describe(name: str) -> dict[str, Any]:
 def _step_cost(config: MDLMConfig, num_iters: int) -> int:
     """Of a whole sequence with logits at a quarter of its positions."""
     return multiply_adds(config, num_iters=num_iters, num_positions=config.length // 4)
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluateCommand:
-    """Validation perplexity, generative perplexity and diversity of a model."""
-
-    model: Annotated[str, tyro.conf.Positional] = DEFAULT
-    """A bundled model, a model folder, or a hub id owner/name."""
-    data: str = "poetry"
-    """The text that validation perplexity is measured on, held out as in training."""
-    budgets: tuple[int, ...] = (24, 96)
-    """Budgets to sample at, in block evaluations."""
-    num_samples: int = 64
-    judge: str = ""
-    """Who judges samples: smollm2, a folder of a causal model, or a causal model of the hub; empty: nobody."""
-    validation_sequences: int = 512
-    ngram: bool = False
-    """Also the perplexity of 5-gram models of the training text on the same held-out tokens: a floor."""
-    seed: int = 0
-    json: bool = False
-    """Print one JSON object."""
-
-
-def run_evaluate(command: EvaluateCommand) -> None:
-    """Print what was measured."""
-    found = evaluate(command)
-    if command.json:
-        print(json.dumps(found))
-        return
-    console = Console(highlight=False)
-    bound = found["validation"]
-    console.print(f"validation perplexity {bound['value']:.2f} ± {bound['error']:.2f} on {command.data}")
-    for name, value in found["ngram"].items():
-        console.print(f"a 5-gram model on the same tokens, {name.replace('_', ' ')}: {value:.2f}")
-    table = Table(title=f"{command.num_samples} samples a budget, judge: {found['judge'] or 'none'}")
-    for column in ("budget", "block evaluations", "generative perplexity", "entropy", "seconds"):
-        table.add_column(column, justify="right")
-    for row in found["samples"]:
-        perplexity = row.get("generative_perplexity")
-        table.add_row(
-            str(row["budget"]),
-            str(row["block_evals"]),
-            f"{perplexity['per_token']:.1f}" if perplexity else "",
-            f"{row['entropy']:.3f}",
-            f"{row['seconds']:.2f}",
-        )
-    console.print(table)
-
-
-def evaluate(command: EvaluateCommand) -> dict[str, Any]:
-    """All that `fpmgm evaluate` measures, with the protocol it was measured by."""
-    model = load(command.model)
-    judge = load_judge(command.judge) if command.judge else None
-    samples = []
-    for budget in command.budgets:
-        out = generate(model, num_samples=command.num_samples, budget=budget, seed=command.seed)
-        row: dict[str, Any] = {"budget": budget, "block_evals": out.block_evals, "seconds": out.seconds}
-        row["entropy"] = float(unigram_entropy(torch.tensor(out.tokens)).mean())
-        if judge:
-            row["generative_perplexity"] = asdict(generative_perplexity(out.texts, judge))
-        samples.append(row)
-    text = _text_for(model, command.data)
-    rows = text.validation[:: max(1, len(text.validation) // command.validation_sequences)]
-    held_out = text.rows[rows[: command.validation_sequences]]
-    floor = floors(text.rows[text.train], held_out, vocab_size=model.config.vocab_size) if command.ngram else {}
-    bound = perplexity(model.denoiser, torch.from_numpy(held_out.astype("int64")))
-    return {
-        "protocol": {**asdict(command), "length": model.config.length},
-        "validation": asdict(bound),
-        "ngram": floor,
-        "num_training_sequences": len(text.train),
-        "judge": judge.name if judge else "",
-        "samples": samples,
-    }
-
-
-def _text_for(model: Model, source: str) -> PackedText:
-    """A text packed with the model's own tokenizer and length."""
-    with TemporaryDirectory() as folder:
-        tokenizer = Path(folder) / "tokenizer.json"
-        tokenizer.write_text(model.tokenizer)
-        return load_text(TextConfig(source=source, tokenizer=str(tokenizer), length=model.config.length))
 
 
 @dataclass(frozen=True, kw_only=True)

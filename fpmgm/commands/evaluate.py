@@ -1,0 +1,263 @@
+"""The commands that measure: evaluate (some models side by side) and sweep (a grid of settings)."""
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import torch
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from fpmgm.checkpoint import BUNDLED, DEFAULT, Model, find_folder, load
+from fpmgm.data.text import PackedText, TextConfig, load_text
+from fpmgm.evaluation.likelihood import perplexity
+from fpmgm.evaluation.ngram import floors
+from fpmgm.evaluation.plots import heat_map, quality_against_cost
+from fpmgm.evaluation.sweep import Cell, Protocol, Row, budget_cells, preset_by_name, run_sweep
+from fpmgm.evaluation.tables import Column, latex, markdown, metric, shown
+from fpmgm.generation import Sampling
+
+JUDGE = "text-mini-judge"
+
+MEASURED = (
+    metric("perplexity_per_sample", "generative perplexity", best="lowest"),
+    metric("perplexity_per_token", "per token"),
+    metric("entropy", "entropy", digits=2),
+    metric("distinct_2", "distinct pairs", digits=3),
+    metric("repetition_4", "repetition", digits=3),
+)
+COSTS = (
+    Column(title="block evaluations", value=lambda row: row["block_evals"]),
+    Column(title="steps", value=lambda row: row["sampling"]["steps"]),
+    Column(title="10^9 multiply-adds", value=lambda row: row["multiply_adds"] * 1e-9, digits=2),
+    Column(title="seconds", value=lambda row: row["seconds"], digits=2),
+)
+MODEL = Column(title="model", value=lambda row: Path(row["model"]).name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateCommand:
+    """Measure models side by side: validation perplexity, and samples at some budgets."""
+
+    models: Annotated[tuple[str, ...], tyro.conf.Positional] = (DEFAULT,)
+    """Bundled models, model folders, or hub ids owner/name."""
+    budgets: tuple[int, ...] = (24, 48, 96, 192)
+    """Budgets to sample at, in block evaluations."""
+    num_samples: int = 64
+    judge: str = "auto"
+    """Who judges samples: smollm2, a causal model of ours or of the hub; auto: the bundled judge; empty: nobody."""
+    data: str = "poetry"
+    """The text that validation perplexity is measured on, held out as in training; empty: it is not measured."""
+    validation_sequences: int = 512
+    ngram: bool = False
+    """Also the perplexity of 5-gram models of the training text on the same held-out tokens: a floor."""
+    seed: int = 0
+    out: str = ""
+    """A folder for rows, tables and plots; the same command goes on with a folder it was stopped in. Empty: none."""
+    json: bool = False
+    """Print one JSON object."""
+
+
+def run_evaluate(command: EvaluateCommand) -> None:
+    """Print what was measured."""
+    found = evaluate(command)
+    if command.json:
+        print(json.dumps(found))
+        return
+    console = Console(highlight=False)
+    for row in found["validation"]:
+        value, error = row["value"], row["error"]
+        console.print(f"{row['model']}: validation perplexity {value:.2f} ± {error:.2f} on {command.data}")
+        for name, floor in row["ngram"].items():
+            console.print(f"    5-gram, {name.replace('_', ' ')}, on the same tokens: {floor:.2f}")
+    print_rows(console, found["samples"], (MODEL, *COSTS, *MEASURED))
+    for file in found["files"]:
+        console.print(f"wrote {file}")
+
+
+def evaluate(command: EvaluateCommand) -> dict[str, Any]:
+    """All that `fpmgm evaluate` measures."""
+    judge = judge_named(command.judge)
+    protocol = Protocol(num_samples=command.num_samples, judge=judge)
+    for model in command.models:
+        find_folder(model)
+    base = Sampling(seed=command.seed)
+    with TemporaryDirectory() as scratch:
+        folder = Path(command.out or scratch)
+        cells = list(budget_cells(command.models, base, command.budgets))
+        rows = run_sweep(cells, protocol, folder / "samples.jsonl", on_cell=_announce)
+        validation = [_validation(model, command) for model in command.models] if command.data else []
+        found: dict[str, Any] = {"validation": validation, "samples": rows, "files": []}
+        if command.out:
+            found["files"] = [str(file) for file in _write(folder, found, judge)]
+    return found
+
+
+def _write(folder: Path, found: dict[str, Any], judge: str) -> list[Path]:
+    columns = (MODEL, *COSTS, *MEASURED)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "table.md").write_text(markdown(found["samples"], columns))
+    (folder / "table.tex").write_text(latex(found["samples"], columns))
+    (folder / "results.json").write_text(json.dumps(found, indent=1) + "\n")
+    files = [folder / name for name in ("samples.jsonl", "results.json", "table.md", "table.tex")]
+    if found["samples"]:
+        name, title = ("perplexity_per_sample", "generative perplexity") if judge else ("entropy", "unigram entropy")
+        files += quality_against_cost(found["samples"], name, title, folder / "quality")
+    return files
+
+
+def judge_named(judge: str) -> str:
+    """The bundled judge for `auto`, if it is there."""
+    if judge != "auto":
+        return judge
+    return JUDGE if (BUNDLED / JUDGE).is_dir() else ""
+
+
+def _announce(cell: Cell, index: int, total: int) -> None:
+    print(f"cell {index + 1} of {total}: {cell.model} at {cell.sampling.budget}", file=sys.stderr)
+
+
+def _validation(name: str, command: EvaluateCommand) -> dict[str, Any]:
+    model = load(name)
+    text = text_for(model, command.data)
+    rows = text.validation[:: max(1, len(text.validation) // command.validation_sequences)]
+    held_out = text.rows[rows[: command.validation_sequences]]
+    floor = floors(text.rows[text.train], held_out, vocab_size=model.config.vocab_size) if command.ngram else {}
+    bound = perplexity(model.denoiser, torch.from_numpy(held_out.astype("int64")))
+    return {"model": name, **asdict(bound), "ngram": floor, "num_training_sequences": len(text.train)}
+
+
+def text_for(model: Model, source: str) -> PackedText:
+    """A text packed with the model's own tokenizer and length."""
+    with TemporaryDirectory() as folder:
+        tokenizer = Path(folder) / "tokenizer.json"
+        tokenizer.write_text(model.tokenizer)
+        return load_text(TextConfig(source=source, tokenizer=str(tokenizer), length=model.config.length))
+
+
+def print_rows(console: Console, rows: list[Row], columns: tuple[Column, ...]) -> None:
+    """A table on the terminal; columns that nobody measured are left out."""
+    columns = tuple(column for column in columns if any(column.value(row) is not None for row in rows))
+    table = Table(title=_title(rows))
+    for column in columns:
+        table.add_column(column.title, justify="left" if column is MODEL else "right")
+    for row in rows:
+        table.add_row(*(shown(column.value(row), column.digits) for column in columns))
+    if rows:
+        console.print(table)
+
+
+def _title(rows: list[Row]) -> str:
+    if not rows:
+        return ""
+    protocol = rows[0]["protocol"]
+    return f"{protocol['num_samples']} samples a row, judge: {protocol['judge'] or 'none'}; 95 % intervals over samples"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepCommand:
+    """Measure a grid of sampling settings; started again, a sweep goes on where it was stopped."""
+
+    preset: Annotated[str, tyro.conf.Positional]
+    """budgets, steps (x iterations), allocations (x reuse), reuse (coefficients), nucleus, or solver (x tolerance)."""
+    models: Annotated[tuple[str, ...], tyro.conf.Positional] = (DEFAULT,)
+    """Bundled models, model folders, or hub ids owner/name."""
+    budgets: tuple[int, ...] = (24, 96)
+    num_samples: int = 128
+    judge: str = "auto"
+    """Who judges samples: smollm2, a causal model of ours or of the hub; auto: the bundled judge; empty: nobody."""
+    seed: int = 0
+    out: str = "results"
+    """The folder for PRESET.jsonl and its tables and plots."""
+    save: bool = False
+    """Write the best steps and allocation of each budget into the model's generation_config.json."""
+
+    def __post_init__(self) -> None:
+        preset_by_name(self.preset)
+        if self.save and self.preset not in ("steps", "allocations"):
+            raise ValueError(f"save is for the presets steps and allocations, and preset is {self.preset}")
+
+
+def run_sweep_command(command: SweepCommand) -> None:
+    """Measure the grid, print its table, write tables and a heat map."""
+    judge = judge_named(command.judge)
+    if command.save and not judge:
+        raise ValueError("save needs a judge to know what is best; give --judge")
+    folder = Path(command.out)
+    cells = list(preset_by_name(command.preset)(command.models, Sampling(seed=command.seed), command.budgets))
+    if not cells:
+        raise ValueError(f"preset {command.preset} is for models with a fixed point, and none is among those given")
+    protocol = Protocol(num_samples=command.num_samples, judge=judge)
+    rows = run_sweep(cells, protocol, folder / f"{command.preset}.jsonl", on_cell=_announce)
+    columns = (MODEL, *varied(rows), *COSTS, *MEASURED)
+    console = Console(highlight=False)
+    print_rows(console, rows, columns)
+    (folder / f"{command.preset}.md").write_text(markdown(rows, columns))
+    (folder / f"{command.preset}.tex").write_text(latex(rows, columns))
+    for file in _heat_maps(rows, folder / command.preset, judge):
+        console.print(f"wrote {file}")
+    if command.save:
+        for model in command.models:
+            console.print(f"wrote {save_best(model, [row for row in rows if row['model'] == model])}")
+
+
+def varied(rows: list[Row]) -> tuple[Column, ...]:
+    """A column for every sampling setting that differs between rows; steps have one anyway."""
+    names = [
+        name
+        for name in rows[0]["sampling"]
+        if name != "steps" and len({json.dumps(row["sampling"][name]) for row in rows}) > 1
+    ]
+    return tuple(Column(title=name, value=partial(_setting, name)) for name in names)
+
+
+def _setting(name: str, row: Row) -> Any:
+    return _plain(row["sampling"][name])
+
+
+def _plain(value: Any) -> Any:
+    if value is None:
+        return "off"
+    return " to ".join(map(str, value)) if isinstance(value, list | tuple) else value
+
+
+def _heat_maps(rows: list[Row], file: Path, judge: str) -> list[Path]:
+    """Over the two settings that vary, for each model; settings beyond two make no map."""
+    settings = varied(rows) if len(varied(rows)) > 1 else (*varied(rows), COSTS[1])
+    if len(settings) != 2:
+        return []
+    name, title = ("perplexity_per_sample", "generative perplexity") if judge else ("entropy", "unigram entropy")
+    across, down = settings
+    files: list[Path] = []
+    for model in dict.fromkeys(row["model"] for row in rows):
+        own = [row for row in rows if row["model"] == model]
+        target = file.with_name(f"{file.name}-{Path(model).name}")
+        files += heat_map(own, across.value, down.value, name, (across.title, down.title, title), target)
+    return files
+
+
+def save_best(model: str, rows: list[Row]) -> Path:
+    """Write, for each budget, the steps and allocation of the lowest generative perplexity."""
+    file = find_folder(model) / "generation_config.json"
+    settings = json.loads(file.read_text()) if file.is_file() else {}
+    best: dict[str, Row] = {}
+    for row in rows:
+        budget = str(row["sampling"]["budget"])
+        if budget not in best or _quality(row) < _quality(best[budget]):
+            best[budget] = row
+    chosen = {
+        budget: {"steps": row["sampling"]["steps"], "allocation": row["sampling"]["allocation"]}
+        for budget, row in best.items()
+    }
+    settings["budgets"] = {**settings.get("budgets", {}), **chosen}
+    file.write_text(json.dumps(settings, indent=1) + "\n")
+    return file
+
+
+def _quality(row: Row) -> float:
+    return float(row["metrics"]["perplexity_per_sample"]["value"])

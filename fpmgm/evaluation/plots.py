@@ -1,0 +1,83 @@
+"""Plots of results, as PNG and SVG: on white, in colours and markers that print and screens of any mode tell apart."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+Row = dict[str, Any]
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito's, for all eyes
+MARKERS = "osD^vP"
+COSTS = {
+    "block_evals": ("block evaluations a sequence", 1.0),
+    "multiply_adds": ("multiply-adds a sequence, billions", 1e-9),
+    "seconds": ("seconds for all samples", 1.0),
+}
+
+
+def quality_against_cost(rows: Sequence[Row], name: str, title: str, file: Path) -> list[Path]:
+    """A metric of every model against block evaluations, multiply-adds and seconds, side by side."""
+    figure = Figure(figsize=(11, 3.6), layout="constrained", facecolor="white")
+    axes = figure.subplots(1, len(COSTS), sharey=True)
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    for axis, (cost, (label, scale)) in zip(axes, COSTS.items(), strict=True):
+        for index, model in enumerate(models):
+            _line(axis, [row for row in rows if row["model"] == model], name, cost, scale, index, model)
+        axis.set(xlabel=label, xscale="log")
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel(title)
+    axes[0].legend(frameon=False)
+    return _save(figure, file)
+
+
+def _line(axis: Axes, rows: Sequence[Row], name: str, cost: str, scale: float, index: int, label: str) -> None:
+    points = sorted((row[cost] * scale, row["metrics"][name]) for row in rows if name in row["metrics"])
+    x = [point for point, _ in points]
+    y = np.array([[m["value"], m["low"], m["high"]] for _, m in points]).reshape(-1, 3)
+    errors = np.abs(y[:, 1:] - y[:, :1]).T
+    colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
+    axis.errorbar(
+        x, y[:, 0], errors, label=label, color=colour, marker=marker, linewidth=1.4, markersize=5, capsize=2.5
+    )
+
+
+def heat_map(
+    rows: Sequence[Row],
+    across: Callable[[Row], Any],
+    down: Callable[[Row], Any],
+    name: str,
+    titles: tuple[str, str, str],
+    file: Path,
+) -> list[Path]:
+    """A metric over two settings, each cell with its number; `titles` are those of the columns, rows and the metric."""
+    columns, lines = (list(dict.fromkeys(map(of, rows))) for of in (across, down))
+    values = np.full((len(lines), len(columns)), np.nan)
+    for row in rows:
+        values[lines.index(down(row)), columns.index(across(row))] = row["metrics"][name]["value"]
+    figure = Figure(figsize=(1.6 + 0.9 * len(columns), 1.3 + 0.5 * len(lines)), layout="constrained", facecolor="white")
+    axis = figure.subplots()
+    image = axis.imshow(values, cmap="cividis", aspect="auto")
+    middle = (np.nanmin(values) + np.nanmax(values)) / 2
+    for (line, column), value in np.ndenumerate(values):
+        if np.isfinite(value):
+            axis.text(
+                column, line, f"{value:.3g}", ha="center", va="center", color="black" if value > middle else "white"
+            )
+    axis.set_xticks(range(len(columns)), [str(column) for column in columns])
+    axis.set_yticks(range(len(lines)), [str(line) for line in lines])
+    axis.set(xlabel=titles[0], ylabel=titles[1])
+    figure.colorbar(image, label=titles[2])
+    return _save(figure, file)
+
+
+def _save(figure: Figure, file: Path) -> list[Path]:
+    """Write file.png and file.svg."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    files = [file.with_suffix(suffix) for suffix in (".png", ".svg")]
+    for path in files:
+        figure.savefig(path, dpi=130)
+    return files

@@ -1,0 +1,232 @@
+"""Sweeps: a grid of models and sampling settings, measured cell by cell into one file of JSON lines.
+
+A row is written when its cell is done; a sweep that is started again skips the rows it finds. Tables and plots read the
+file.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fpmgm.budget import ALLOCATIONS, Cost, plan
+from fpmgm.checkpoint import Model, find_folder, load, read_config
+from fpmgm.evaluation.cost import multiply_adds
+from fpmgm.evaluation.judges import load_judge
+from fpmgm.evaluation.text import measure
+from fpmgm.generation import Generated, Sampling, documents, generate
+from fpmgm.names import choose
+from fpmgm.provenance import provenance
+from fpmgm.sampling import Step
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """A model and how it samples: one row of the results."""
+
+    model: str
+    sampling: Sampling
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """What all cells of a sweep share."""
+
+    num_samples: int = 64
+    judge: str = ""
+    """Who judges the samples: smollm2, a causal model of ours, or one of the hub; empty: nobody."""
+
+    def __post_init__(self) -> None:
+        if self.num_samples < 2:
+            raise ValueError(f"num_samples is {self.num_samples}; an interval needs at least 2")
+
+
+def run_sweep(
+    cells: Iterable[Cell], protocol: Protocol, file: Path, *, on_cell: Callable[[Cell, int, int], None] | None = None
+) -> list[Row]:
+    """Measure every cell that the file does not hold yet; returns the rows of all cells, in their order."""
+    cells = list(cells)
+    for cell in cells:
+        check(cell)
+    done = {row["key"]: row for row in read_rows(file)}
+    _cut_torn_line(file)
+    for index, cell in enumerate(cells):
+        key = key_of(cell, protocol)
+        if key in done:
+            continue
+        if on_cell:
+            on_cell(cell, index, len(cells))
+        done[key] = {"key": key, **measure_cell(cell, protocol)}
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with open(file, "a") as stream:
+            stream.write(json.dumps(done[key]) + "\n")
+    return [done[key_of(cell, protocol)] for cell in cells]
+
+
+def check(cell: Cell) -> None:
+    """A ValueError if the cell cannot be run, before anything is."""
+    sampling = cell.sampling
+    allocation = "decreasing" if sampling.allocation == "auto" else sampling.allocation
+    plan(sampling.budget, _cost(cell.model), num_steps=sampling.steps, allocation=allocation)
+
+
+def measure_cell(cell: Cell, protocol: Protocol) -> Row:
+    """Sample, judge and count: one row."""
+    model = _model(cell.model)
+    judge = _judge(protocol.judge) if protocol.judge else None
+    spent = MultiplyAdds(model)
+    out = generate(model, num_samples=protocol.num_samples, on_step=spent, **asdict(cell.sampling))
+    readings = judge.read([documents(model, row) for row in out.tokens]) if judge else None
+    return {
+        "model": cell.model,
+        "weights": _weights(cell.model),
+        "sampling": {**asdict(cell.sampling), "steps": out.steps, "allocation": out.allocation},
+        "block_evals": out.block_evals,
+        "multiply_adds": spent.per_sequence(out),
+        "seconds": out.seconds,
+        "metrics": measure(torch.tensor(out.tokens), readings, seed=cell.sampling.seed),
+        "protocol": {
+            "judge": judge.name if judge else "",
+            "num_samples": protocol.num_samples,
+            "length": model.config.length,
+            **provenance(),
+        },
+    }
+
+
+class MultiplyAdds:
+    """An `on_step` that adds up what the steps cost, logits only where they were computed."""
+
+    def __init__(self, model: Model) -> None:
+        self.config, self.total = model.config, 0.0
+
+    def __call__(self, step: Step) -> None:
+        length = step.z.shape[1]
+        for num_iters, num_positions in zip(
+            step.solution.num_iters.tolist(), step.positions.sum(1).tolist(), strict=True
+        ):
+            self.total += multiply_adds(self.config, num_iters=num_iters, num_positions=num_positions, length=length)
+
+    def per_sequence(self, out: Generated) -> float:
+        return self.total / len(out.tokens)
+
+
+def read_rows(file: Path) -> list[Row]:
+    """The whole rows of a results file; a last line that a kill cut off is left out."""
+    rows = []
+    for line in file.read_text().splitlines() if file.exists() else ():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return rows
+
+
+def _cut_torn_line(file: Path) -> None:
+    if file.exists():
+        whole = file.read_bytes()
+        if whole and not whole.endswith(b"\n"):
+            with open(file, "r+b") as stream:
+                stream.truncate(whole.rfind(b"\n") + 1)
+
+
+def key_of(cell: Cell, protocol: Protocol) -> str:
+    """What a row depends on, as a hash: model, weights, sampling and protocol, not the machine."""
+    parts = [cell.model, _weights(cell.model), asdict(cell.sampling), asdict(protocol), _judge_weights(protocol.judge)]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]
+
+
+@lru_cache(maxsize=64)
+def _weights(model: str) -> str:
+    file = find_folder(model) / "model.safetensors"
+    if not file.is_file():
+        raise ValueError(f"{file.parent} has no model.safetensors")
+    with open(file, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()[:16]
+
+
+def _judge_weights(judge: str) -> str:
+    """A judge of ours counts by its weights, any other by its name."""
+    try:
+        return _weights(judge) if judge and judge != "smollm2" else judge
+    except (ValueError, OSError):
+        return judge
+
+
+_model = lru_cache(maxsize=2)(load)
+_judge = lru_cache(maxsize=1)(load_judge)
+
+
+def budget_cells(models: Sequence[str], base: Sampling, budgets: Sequence[int]) -> Iterator[Cell]:
+    """Every model at every budget."""
+    yield from _grid(models, base, {"budget": budgets})
+
+
+def steps_cells(models: Sequence[str], base: Sampling, budgets: Sequence[int]) -> Iterator[Cell]:
+    """Steps x iterations: each budget as few steps of many iterations, or many of few."""
+    for model, budget in product(models, budgets):
+        cost = _cost(model)
+        iterations = (1, 2, 3, 4, 6, 8, 12) if cost.fp else (0,)
+        for steps in dict.fromkeys(budget // cost.step(num) for num in iterations):
+            if steps:
+                yield Cell(model=model, sampling=replace(base, budget=budget, steps=steps, allocation="fixed"))
+
+
+def allocation_cells(models: Sequence[str], base: Sampling, budgets: Sequence[int]) -> Iterator[Cell]:
+    """Allocations x reuse."""
+    axes = {"budget": budgets, "allocation": tuple(ALLOCATIONS), "reuse": ("none", "full", "three-state")}
+    yield from _grid([model for model in models if _cost(model).fp], base, axes)
+
+
+def reuse_cells(models: Sequence[str], base: Sampling, budgets: Sequence[int]) -> Iterator[Cell]:
+    """Reuse coefficients: what is kept at masked positions, and at changed ones."""
+    masked = ((0.0, 0.0), (0.5, 0.5), (0.5, 0.75), (0.75, 0.9), (0.9, 1.0), (1.0, 1.0))
+    changed = ((0.0, 0.0), (0.2, 0.2), (0.5, 0.5), (1.0, 1.0))
+    axes = {"budget": budgets, "reuse": ("three-state",), "reuse_masked": masked, "reuse_changed": changed}
+    yield from _grid([model for model in models if _cost(model).fp], base, axes)
+
+
+def nucleus_cells(models: Sequence[str], base: Sampling, budgets: Sequence[int]) -> Iterator[Cell]:
+    """The nucleus, off and on, in both readings of top-p."""
+    yield from _grid(models, base, {"budget": budgets})
+    yield from _grid(models, base, {"budget": budgets, "top_p": (0.98, 0.95, 0.9), "nucleus": ("inclusive", "strict")})
+
+
+def solver_cells(models: Sequence[str], base: Sampling, budgets: Sequence[int]) -> Iterator[Cell]:
+    """Solvers x tolerances."""
+    axes = {"budget": budgets, "solver": ("picard", "anderson"), "tolerance": (None, 0.3, 0.1, 0.03, 0.01)}
+    yield from _grid([model for model in models if _cost(model).fp], base, axes)
+
+
+PRESETS: dict[str, Callable[[Sequence[str], Sampling, Sequence[int]], Iterator[Cell]]] = {
+    "budgets": budget_cells,
+    "steps": steps_cells,
+    "allocations": allocation_cells,
+    "reuse": reuse_cells,
+    "nucleus": nucleus_cells,
+    "solver": solver_cells,
+}
+
+
+def preset_by_name(name: str) -> Callable[[Sequence[str], Sampling, Sequence[int]], Iterator[Cell]]:
+    """The grid of that name: `budgets`, `steps`, `allocations`, `reuse`, `nucleus` or `solver`."""
+    return choose("preset", name, PRESETS)
+
+
+def _grid(models: Sequence[str], base: Sampling, axes: dict[str, Sequence[Any]]) -> Iterator[Cell]:
+    for model in models:
+        for values in product(*axes.values()):
+            yield Cell(model=model, sampling=replace(base, **dict(zip(axes, values, strict=True))))
+
+
+def _cost(model: str) -> Cost:
+    config = read_config(find_folder(model))
+    return Cost(config.num_pre, config.num_fp, config.num_post)
