@@ -8,16 +8,18 @@ step.
 
 import argparse
 import json
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fpmgm import Ancestral, Denoiser, MDLMConfig, Streams, even_times, mdlm, no_reuse, plan, sample, three_state_reuse
+from fpmgm import Denoiser, MDLMConfig, even_times
+from fpmgm.commands.benchmark import draw, random_denoiser
+from fpmgm.evaluation.latency import interleave
 from fpmgm.provenance import provenance
 
 BUDGETS = (96, 192, 384)
@@ -66,37 +68,6 @@ class Textbook:
         return now
 
 
-def ours(denoiser: Denoiser) -> Callable[[int, int], Tensor]:
-    """This library's sampler; with a fixed point, three-state reuse and decreasing iterations."""
-
-    def run(batch: int, budget: int) -> Tensor:
-        spending = plan(budget, denoiser.cost, allocation="decreasing")
-        out = sample(
-            denoiser,
-            torch.full((batch, denoiser.max_length), denoiser.mask_id),
-            times=even_times(spending.num_steps),
-            iterations=spending.iterations,
-            transition=Ancestral(),
-            reuse=three_state_reuse if denoiser.cost.fp else no_reuse,
-            rng=Streams.of(0, range(batch)),
-        )
-        assert int(out.block_evals.max()) <= budget
-        return out.z
-
-    return run
-
-
-def random_weights(config: MDLMConfig) -> Denoiser:
-    """Weights that are nowhere 0: gates of 0 would be a special case."""
-    denoiser = mdlm(config).eval()
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for module in denoiser.modules():
-            if isinstance(module, nn.Linear) and not module.weight.any():
-                module.weight.copy_(0.02 * torch.randn(module.weight.shape, generator=generator))
-    return denoiser
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5)
@@ -104,29 +75,23 @@ def main() -> None:
     parser.add_argument("--budgets", type=int, nargs="+", default=BUDGETS)
     arguments = parser.parse_args()
     torch.set_num_threads(2)
-    plain = random_weights(MDLM)
+    plain = random_denoiser(MDLM)
     textbook = Textbook(plain)
-    contestants: dict[str, Callable[[int, int], Tensor]] = {
+    contestants: dict[str, Callable[[int, int], object]] = {
         "textbook": textbook,
-        "mdlm": ours(plain),
-        "cofre": ours(random_weights(COFRE)),
-        "cofre_linear": ours(random_weights(replace(COFRE, injection="linear"))),
+        "mdlm": partial(draw, plain),
+        "cofre": partial(draw, random_denoiser(COFRE)),
+        "cofre_linear": partial(draw, random_denoiser(replace(COFRE, injection="linear"))),
     }
     print(json.dumps(provenance()))
-    for run in contestants.values():
-        run(arguments.batch, min(arguments.budgets))  # warm-up
     medians: dict[int, dict[str, float]] = {}
     for budget in arguments.budgets:
-        seconds: dict[str, list[float]] = {name: [] for name in contestants}
         textbook.parts = dict.fromkeys(textbook.parts, 0.0)
-        for _ in range(arguments.repeats):
-            for name, run in contestants.items():
-                begin = time.perf_counter()
-                run(arguments.batch, budget)
-                seconds[name].append(time.perf_counter() - begin)
-        medians[budget] = {name: statistics.median(found) for name, found in seconds.items()}
-        for name, found in seconds.items():
-            print(f"budget {budget:4} {name:13} {medians[budget][name]:7.2f} s  ({min(found):.2f} to {max(found):.2f})")
+        runs = {name: partial(run, arguments.batch, budget) for name, run in contestants.items()}
+        timings = interleave(runs, arguments.repeats)
+        medians[budget] = {name: timing.median for name, timing in timings.items()}
+        for name, timing in timings.items():
+            print(f"budget {budget:4} {name:13} {timing.median:7.2f} s  ({timing.low:.2f} to {timing.high:.2f})")
         total = sum(textbook.parts.values())
         print("  textbook: " + ", ".join(f"{part} {spent / total:.0%}" for part, spent in textbook.parts.items()))
 

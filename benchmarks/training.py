@@ -9,23 +9,17 @@ bytes that autograd saves. The blocks' multiply-adds a second are compared with 
 
 import argparse
 import json
-import resource
-import statistics
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from fpmgm import IterationCounts, MaskedCrossEntropy, MDLMConfig, generator, mdlm
+from fpmgm import MDLMConfig, mdlm
+from fpmgm.commands.benchmark import Updater, random_denoiser, two_updates
+from fpmgm.evaluation.latency import interleave, peak_bytes
 from fpmgm.provenance import provenance
-from fpmgm.training.optim import OptimConfig, adamw, set_learning_rate
 
 MDLM = MDLMConfig(length=256, dropout=0.0)
 FP = replace(MDLM, num_pre=1, num_fp=1, num_post=1)
@@ -34,72 +28,18 @@ NUM_NO_GRAD = 2
 BATCH = 4
 
 
-class Update:
-    """One contestant: a network with its optimiser."""
-
-    def __init__(self, name: str) -> None:
-        self.denoiser = mdlm(NETWORKS[name]).train()
-        with torch.no_grad():
-            for parameter in self.denoiser.parameters():
-                if not parameter.any():
-                    parameter.normal_(std=0.02)
-        self.optimiser = adamw(self.denoiser, OptimConfig(lr=1e-4))
-        set_learning_rate(self.optimiser, 1e-4)
-        self.x = torch.randint(0, MDLM.mask_id, (BATCH, MDLM.length), generator=generator(0))
-
-    def __call__(self, num_grad: int = 3, update: int = 0) -> None:
-        self.gradients(num_grad, update)
-        torch.nn.utils.clip_grad_norm_(self.denoiser.parameters(), 1.0)
-        self.optimiser.step()
-        self.optimiser.zero_grad()
-
-    def gradients(self, num_grad: int, update: int = 0) -> None:
-        counts = IterationCounts(no_grad_min=NUM_NO_GRAD, no_grad_max=NUM_NO_GRAD, grad_min=num_grad, grad_max=num_grad)
-        MaskedCrossEntropy(counts=counts)(self.denoiser, self.x, rng=generator(0, update)).total.backward()
-
-
-def seconds_of(run: Callable[[], object]) -> float:
-    begin = time.perf_counter()
-    run()
-    return time.perf_counter() - begin
-
-
 def measure_time(repeats: int) -> dict[str, float]:
     """Median seconds of an update by contestant."""
-    updates = {name: Update(name) for name in NETWORKS}
-    cases = {"mdlm": [3], "fp": [4, 5], "fp_linear": [4, 5]}
-    seconds: dict[str, list[float]] = {name: [] for name in NETWORKS}
-    for repeat in range(repeats + 1):
-        for name, update in updates.items():
-            found = [seconds_of(partial(update, num, repeat)) for num in cases[name]]
-            if repeat:  # the first is the warm-up
-                seconds[name].append(statistics.mean(found))
-    for name, found in seconds.items():
-        print(f"{name:10} {statistics.median(found):6.2f} s an update ({min(found):.2f} to {max(found):.2f})")
-    return {name: statistics.median(found) for name, found in seconds.items()}
-
-
-class Peak(threading.Thread):
-    """The largest resident size while it runs, sampled every millisecond."""
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self.bytes, self.is_running = 0, True
-
-    def run(self) -> None:
-        while self.is_running:
-            self.bytes = max(self.bytes, resident())
-            time.sleep(0.001)
-
-
-def resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    pairs = {name: two_updates(random_denoiser(config), BATCH) for name, config in NETWORKS.items()}
+    timings = {name: timing.over(2) for name, timing in interleave(pairs, repeats).items()}
+    for name, timing in timings.items():
+        print(f"{name:10} {timing.median:6.2f} s an update ({timing.low:.2f} to {timing.high:.2f})")
+    return {name: timing.median for name, timing in timings.items()}
 
 
 def measure_memory(name: str, num_grad: int) -> dict[str, int]:
     """Bytes of one update's forward and backward pass over what was there before: the work of a fresh process."""
-    update = Update(name)
-    update.denoiser.zero_grad()
+    update = Updater(random_denoiser(NETWORKS[name]), BATCH)
     for parameter in update.denoiser.parameters():
         parameter.grad = torch.zeros_like(parameter)  # gradients are the model's size: not what is compared
     saved: dict[int, int] = {}
@@ -108,16 +48,13 @@ def measure_memory(name: str, num_grad: int) -> dict[str, int]:
         saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
-    baseline = resident()
-    peak = Peak()
-    peak.start()
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        update.gradients(num_grad)
-    peak.is_running = False
-    peak.join()
+    def run() -> None:
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            update.gradients(NUM_NO_GRAD, num_grad)
+
+    peak = peak_bytes(run)
     weights = {parameter.untyped_storage().data_ptr() for parameter in update.denoiser.parameters()}
-    held = sum(size for address, size in saved.items() if address not in weights)
-    return {"peak": peak.bytes - baseline, "saved": held}
+    return {"peak": peak, "saved": sum(size for address, size in saved.items() if address not in weights)}
 
 
 def memory_in_fresh_process(name: str, num_grad: int) -> dict[str, int]:
@@ -143,12 +80,8 @@ def matmul_fraction(repeats: int) -> float:
     a, b = torch.randn(BATCH * MDLM.length, MDLM.width), torch.randn(MDLM.width, 4 * MDLM.width)
     block_flops = 3 * BATCH * MDLM.length * (12 * MDLM.width**2 + 2 * MDLM.length * MDLM.width)
     matmul_flops = BATCH * MDLM.length * 4 * MDLM.width**2
-    rates = []
-    for _ in range(3 * repeats + 1):
-        rates.append(
-            (block_flops / seconds_of(block), 9 * matmul_flops / seconds_of(lambda: [a @ b for _ in range(9)]))
-        )
-    return statistics.median(rate for rate, _ in rates[1:]) / statistics.median(rate for _, rate in rates[1:])
+    timings = interleave({"block": block, "matmul": lambda: [a @ b for _ in range(9)]}, 3 * repeats)
+    return (block_flops / timings["block"].median) / (9 * matmul_flops / timings["matmul"].median)
 
 
 def main() -> None:

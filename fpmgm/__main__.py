@@ -92,6 +92,12 @@ def _sweep(arguments: Sequence[str]) -> None:
     run_sweep_command(_parse(SweepCommand, "sweep", arguments))
 
 
+def _benchmark(arguments: Sequence[str]) -> None:
+    from fpmgm.commands.benchmark import BenchmarkCommand, run_benchmark
+
+    run_benchmark(_parse(BenchmarkCommand, "benchmark", arguments))
+
+
 def _push(arguments: Sequence[str]) -> None:
     from fpmgm.commands.sample import PushCommand, run_push
 
@@ -104,6 +110,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "info": _info,
     "evaluate": _evaluate,
     "sweep": _sweep,
+    "benchmark": _benchmark,
     "push": _push,
     "quickstart": _quickstart,
 }

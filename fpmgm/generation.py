@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -98,7 +98,7 @@ def generate(
     if num_samples < 1:
         raise ValueError(f"num_samples is {num_samples}; it must be at least 1")
     starts = [start for start in _starts(model, prompts, infill) for _ in range(num_samples)]
-    how = with_saved_settings(model, how)
+    how = with_saved_settings(model.generation, how)
     spending = plan(how.budget, model.denoiser.cost, num_steps=how.steps, allocation=how.allocation)
     draw = Draw(temperature=how.temperature, top_k=how.top_k, top_p=how.top_p, nucleus=how.nucleus)
     rules: dict[str, Any] = {
@@ -130,9 +130,9 @@ def generate(
     )
 
 
-def with_saved_settings(model: Model, how: Sampling) -> Sampling:
-    """The same with steps and allocation filled in: from what the model folder says for this budget, if it does."""
-    saved = model.generation.get("budgets", {}).get(str(how.budget), {})
+def with_saved_settings(generation: Mapping[str, Any], how: Sampling) -> Sampling:
+    """The same with steps and allocation as a model's generation_config.json says for this budget, if it does."""
+    saved = generation.get("budgets", {}).get(str(how.budget), {})
     if how.allocation == "auto":
         how = replace(how, allocation=saved.get("allocation", "decreasing"))
     return replace(how, steps=saved.get("steps")) if how.steps is None else how

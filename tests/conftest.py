@@ -11,6 +11,8 @@ from torch import nn
 
 import fpmgm
 from fpmgm.backbones.dit import MDLMConfig
+from fpmgm.checkpoint import Model
+from fpmgm.data.text import train_bpe
 from fpmgm.denoiser import Denoiser
 
 settings.register_profile("fpmgm", deadline=None)  # a loaded machine is no failure
@@ -48,3 +50,14 @@ def small_model() -> Build:
         return denoiser.to(dtype).eval()
 
     return build
+
+
+@pytest.fixture
+def text_model(small_model: Build) -> Model:
+    """A small model with a tokenizer, which writes 24 tokens of nonsense."""
+    tokenizer = train_bpe(iter(["the sea and the sky and the old oak\n" * 50]), 270)
+    size = tokenizer.get_vocab_size() + 1
+    changes: dict[str, Any] = {"vocab_size": size, "mask_id": size - 1, "length": 24}
+    return Model(
+        denoiser=small_model(**changes), config=replace(SMALL, **changes), tokenizer=tokenizer.to_str(pretty=True)
+    )

@@ -10,23 +10,15 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fpmgm.__main__ import main
 from fpmgm.checkpoint import Model
-from fpmgm.data.text import train_bpe
 from fpmgm.evaluation.cost import multiply_adds
 from fpmgm.generation import TRANSITIONS, decode, encode, generate
 from fpmgm.sampling import Step
 from tests.conftest import SMALL, Build
 
-VERSE = "the sea and the sky and the old oak\n" * 50
-
 
 @pytest.fixture
-def model(small_model: Build) -> Model:
-    tokenizer = train_bpe(iter([VERSE]), 270)
-    size = tokenizer.get_vocab_size() + 1
-    changes: dict[str, Any] = {"vocab_size": size, "mask_id": size - 1, "length": 24}
-    return Model(
-        denoiser=small_model(**changes), config=replace(SMALL, **changes), tokenizer=tokenizer.to_str(pretty=True)
-    )
+def model(text_model: Model) -> Model:
+    return text_model
 
 
 def test_generate_spends_its_budget_and_repeats_with_its_seed(model: Model) -> None:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fpmgm.checkpoint import BUNDLED, DEFAULT, Model, find_folder, load
+from fpmgm.commands import open_console
 from fpmgm.data.text import PackedText, TextConfig, load_text
 from fpmgm.evaluation.likelihood import perplexity
 from fpmgm.evaluation.ngram import floors
@@ -31,6 +32,8 @@ MEASURED = (
     metric("distinct_2", "distinct pairs", digits=3),
     metric("repetition_4", "repetition", digits=3),
 )
+SHOWN = (MEASURED[0], *MEASURED[2:4])
+"""What fits on a terminal; the files have all."""
 COSTS = (
     Column(title="block evaluations", value=lambda row: row["block_evals"]),
     Column(title="steps", value=lambda row: row["sampling"]["steps"]),
@@ -69,15 +72,15 @@ def run_evaluate(command: EvaluateCommand) -> None:
     if command.json:
         print(json.dumps(found))
         return
-    console = Console(highlight=False)
+    console = open_console()
     for row in found["validation"]:
         value, error = row["value"], row["error"]
         console.print(f"{row['model']}: validation perplexity {value:.2f} ± {error:.2f} on {command.data}")
         for name, floor in row["ngram"].items():
             console.print(f"    5-gram, {name.replace('_', ' ')}, on the same tokens: {floor:.2f}")
-    print_rows(console, found["samples"], (MODEL, *COSTS, *MEASURED))
+    print_rows(console, found["samples"], (MODEL, *COSTS, *SHOWN))
     for file in found["files"]:
-        console.print(f"wrote {file}")
+        console.print(f"wrote {file}", soft_wrap=True)
 
 
 def evaluate(command: EvaluateCommand) -> dict[str, Any]:
@@ -106,8 +109,7 @@ def _write(folder: Path, found: dict[str, Any], judge: str) -> list[Path]:
     (folder / "results.json").write_text(json.dumps(found, indent=1) + "\n")
     files = [folder / name for name in ("samples.jsonl", "results.json", "table.md", "table.tex")]
     if found["samples"]:
-        name, title = ("perplexity_per_sample", "generative perplexity") if judge else ("entropy", "unigram entropy")
-        files += quality_against_cost(found["samples"], name, title, folder / "quality")
+        files += quality_against_cost(found["samples"], *_quality_shown(judge), folder / "quality")
     return files
 
 
@@ -195,15 +197,16 @@ def run_sweep_command(command: SweepCommand) -> None:
     protocol = Protocol(num_samples=command.num_samples, judge=judge)
     rows = run_sweep(cells, protocol, folder / f"{command.preset}.jsonl", on_cell=_announce)
     columns = (MODEL, *varied(rows), *COSTS, *MEASURED)
-    console = Console(highlight=False)
-    print_rows(console, rows, columns)
+    console = open_console()
+    print_rows(console, rows, (MODEL, *varied(rows), *COSTS, *SHOWN))
     (folder / f"{command.preset}.md").write_text(markdown(rows, columns))
     (folder / f"{command.preset}.tex").write_text(latex(rows, columns))
-    for file in _heat_maps(rows, folder / command.preset, judge):
-        console.print(f"wrote {file}")
+    for file in _heat_maps(command.preset, rows, folder, judge):
+        console.print(f"wrote {file}", soft_wrap=True)
     if command.save:
         for model in command.models:
-            console.print(f"wrote {save_best(model, [row for row in rows if row['model'] == model])}")
+            saved = save_best(model, [row for row in rows if row["model"] == model])
+            console.print(f"wrote {saved}", soft_wrap=True)
 
 
 def varied(rows: list[Row]) -> tuple[Column, ...]:
@@ -226,19 +229,34 @@ def _plain(value: Any) -> Any:
     return " to ".join(map(str, value)) if isinstance(value, list | tuple) else value
 
 
-def _heat_maps(rows: list[Row], file: Path, judge: str) -> list[Path]:
-    """Over the two settings that vary, for each model; settings beyond two make no map."""
-    settings = varied(rows) if len(varied(rows)) > 1 else (*varied(rows), COSTS[1])
-    if len(settings) != 2:
-        return []
-    name, title = ("perplexity_per_sample", "generative perplexity") if judge else ("entropy", "unigram entropy")
-    across, down = settings
+HEAT_MAPS = {
+    "steps": ("budget", "steps"),
+    "allocations": ("allocation", "reuse"),
+    "reuse": ("reuse_masked", "reuse_changed"),
+    "nucleus": ("top_p", "nucleus"),
+    "solver": ("tolerance", "solver"),
+}
+"""The two settings that each preset's heat maps span; there is a map for each model and, if need be, each budget."""
+
+
+def _heat_maps(preset: str, rows: list[Row], folder: Path, judge: str) -> list[Path]:
+    if preset not in HEAT_MAPS:
+        return quality_against_cost(rows, *_quality_shown(judge), folder / preset)
+    across, down = HEAT_MAPS[preset]
+    name, title = _quality_shown(judge)
+    by_map: dict[str, list[Row]] = {}
+    for row in rows:
+        budget = "" if across == "budget" else f"-{row['sampling']['budget']}"
+        by_map.setdefault(f"{preset}-{Path(row['model']).name}{budget}", []).append(row)
     files: list[Path] = []
-    for model in dict.fromkeys(row["model"] for row in rows):
-        own = [row for row in rows if row["model"] == model]
-        target = file.with_name(f"{file.name}-{Path(model).name}")
-        files += heat_map(own, across.value, down.value, name, (across.title, down.title, title), target)
+    for target, own in by_map.items():
+        titles = (across.replace("_", " "), down.replace("_", " "), title)
+        files += heat_map(own, partial(_setting, across), partial(_setting, down), name, titles, folder / target)
     return files
+
+
+def _quality_shown(judge: str) -> tuple[str, str]:
+    return ("perplexity_per_sample", "generative perplexity") if judge else ("entropy", "unigram entropy")
 
 
 def save_best(model: str, rows: list[Row]) -> Path:

@@ -20,7 +20,7 @@ from fpmgm.checkpoint import Model, find_folder, load, read_config
 from fpmgm.evaluation.cost import multiply_adds
 from fpmgm.evaluation.judges import load_judge
 from fpmgm.evaluation.text import measure
-from fpmgm.generation import Generated, Sampling, documents, generate
+from fpmgm.generation import Generated, Sampling, documents, generate, with_saved_settings
 from fpmgm.names import choose
 from fpmgm.provenance import provenance
 from fpmgm.sampling import Step
@@ -64,18 +64,18 @@ def run_sweep(
             continue
         if on_cell:
             on_cell(cell, index, len(cells))
-        done[key] = {"key": key, **measure_cell(cell, protocol)}
+        line = json.dumps({"key": key, **measure_cell(cell, protocol)})
         file.parent.mkdir(parents=True, exist_ok=True)
         with open(file, "a") as stream:
-            stream.write(json.dumps(done[key]) + "\n")
+            stream.write(line + "\n")
+        done[key] = json.loads(line)
     return [done[key_of(cell, protocol)] for cell in cells]
 
 
 def check(cell: Cell) -> None:
     """A ValueError if the cell cannot be run, before anything is."""
-    sampling = cell.sampling
-    allocation = "decreasing" if sampling.allocation == "auto" else sampling.allocation
-    plan(sampling.budget, _cost(cell.model), num_steps=sampling.steps, allocation=allocation)
+    sampling = with_saved_settings(_generation(cell.model), cell.sampling)
+    plan(sampling.budget, _cost(cell.model), num_steps=sampling.steps, allocation=sampling.allocation)
 
 
 def measure_cell(cell: Cell, protocol: Protocol) -> Row:
@@ -140,7 +140,8 @@ def _cut_torn_line(file: Path) -> None:
 
 def key_of(cell: Cell, protocol: Protocol) -> str:
     """What a row depends on, as a hash: model, weights, sampling and protocol, not the machine."""
-    parts = [cell.model, _weights(cell.model), asdict(cell.sampling), asdict(protocol), _judge_weights(protocol.judge)]
+    sampling = with_saved_settings(_generation(cell.model), cell.sampling)
+    parts = [cell.model, _weights(cell.model), asdict(sampling), asdict(protocol), _judge_weights(protocol.judge)]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]
 
 
@@ -151,6 +152,13 @@ def _weights(model: str) -> str:
         raise ValueError(f"{file.parent} has no model.safetensors")
     with open(file, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()[:16]
+
+
+def _generation(model: str) -> dict[str, Any]:
+    """A model's generation_config.json."""
+    file = find_folder(model) / "generation_config.json"
+    settings: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
+    return settings
 
 
 def _judge_weights(judge: str) -> str:

@@ -1,0 +1,86 @@
+"""Time and memory, measured so that they can be compared: in one run, interleaved, medians with their spread."""
+
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Seconds of one thing measured several times."""
+
+    median: float
+    low: float
+    high: float
+
+    def over(self, number: int) -> "Timing":
+        """Of one, where `number` were timed together."""
+        return Timing(median=self.median / number, low=self.low / number, high=self.high / number)
+
+
+def interleave(contestants: Mapping[str, Callable[[], object]], repeats: int = 5) -> dict[str, Timing]:
+    """Time each contestant in turn, again and again, after one turn to warm up: whatever slows the machine hits all."""
+    if repeats < 1:
+        raise ValueError(f"repeats is {repeats}; at least 1 is needed")
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    for repeat in range(repeats + 1):
+        for name, run in contestants.items():
+            begin = time.perf_counter()
+            run()
+            if repeat:
+                seconds[name].append(time.perf_counter() - begin)
+    return {
+        name: Timing(median=statistics.median(found), low=min(found), high=max(found))
+        for name, found in seconds.items()
+    }
+
+
+def resident_bytes() -> int:
+    """What this process holds in memory now (Linux)."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def peak_bytes(run: Callable[[], object]) -> int:
+    """The largest resident size while it runs, over that before it; sampled every millisecond.
+
+    Memory that was freed earlier and is used again does not show: measure in a fresh process.
+    """
+    before, highest = resident_bytes(), [0]
+    is_done = threading.Event()
+
+    def watch() -> None:
+        while not is_done.is_set():
+            highest[0] = max(highest[0], resident_bytes())
+            time.sleep(0.001)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        run()
+    finally:
+        is_done.set()
+        watcher.join()
+    return max(0, highest[0] - before)
+
+
+def in_fresh_process(module: str, function: str, *arguments: Any) -> Any:
+    """What a function of a module returns for JSON arguments, called in a process of its own."""
+    code = (
+        "import importlib, json, sys; "
+        f"print(json.dumps(getattr(importlib.import_module({module!r}), {function!r})(*json.loads(sys.argv[1]))))"
+    )
+    command = [sys.executable, "-c", code, json.dumps(arguments)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(
+            done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit code {done.returncode}"
+        )
+    return json.loads(done.stdout.splitlines()[-1])

@@ -1,0 +1,60 @@
+"""The benchmark command and what it measures with. No test is timed: contestants do nothing, or differ in kind."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fpmgm.__main__ import main
+from fpmgm.checkpoint import Model
+from fpmgm.commands.benchmark import expected_multiply_adds
+from fpmgm.evaluation.cost import multiply_adds
+from fpmgm.evaluation.latency import Timing, in_fresh_process, interleave, peak_bytes
+from tests.conftest import SMALL
+
+
+def test_contestants_take_turns_and_the_first_turn_is_not_counted() -> None:
+    turns: list[str] = []
+    timings = interleave({"a": lambda: turns.append("a"), "b": lambda: turns.append("b")}, repeats=3)
+    assert turns == ["a", "b"] * 4
+    assert all(timing.low <= timing.median <= timing.high for timing in timings.values())
+    assert Timing(median=4.0, low=2.0, high=6.0).over(2) == Timing(median=2.0, low=1.0, high=3.0)
+    with pytest.raises(ValueError, match="repeats is 0; at least 1 is needed"):
+        interleave({}, 0)
+
+
+def hold(num_bytes: int) -> int:
+    held = []
+    return peak_bytes(lambda: held.append(bytearray(b"\1") * num_bytes))
+
+
+def test_the_peak_of_a_fresh_process_is_what_was_held_in_it() -> None:
+    found = in_fresh_process("tests.test_benchmark", "hold", 80_000_000)
+    assert found == pytest.approx(80_000_000, rel=0.1)
+    with pytest.raises(RuntimeError, match=r"OverflowError|MemoryError|TypeError"):
+        in_fresh_process("tests.test_benchmark", "hold", "much")
+
+
+def test_expected_multiply_adds_are_those_of_an_even_reveal() -> None:
+    expected = sum(multiply_adds(SMALL, num_iters=num, num_positions=4) for num in (3, 2, 2, 1))
+    assert expected_multiply_adds(SMALL, (3, 2, 2, 1)) == pytest.approx(expected)
+    between = [sum(multiply_adds(SMALL, num_iters=1, num_positions=n) for _ in range(3)) for n in (5, 6)]
+    assert between[0] < expected_multiply_adds(SMALL, (1, 1, 1)) < between[1]
+
+
+def test_the_benchmark_command_measures_models_side_by_side(
+    text_model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text_model.save(tmp_path / "model")
+    command = ["benchmark", str(tmp_path / "model"), "--budget", "12", "--repeats", "1", "--batch-size", "2"]
+    assert main([*command, "--train", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (row,) = found["rows"]
+    assert (row["block_evals"], row["steps"], row["ratio"], row["update_ratio"]) == (12, 2, 1, 1)
+    assert row["update_seconds"]["median"] > 0
+    assert row["peak_bytes"] >= 0
+    assert found["provenance"]["hardware"]
+    assert main([*command, "--train"]) == 0
+    assert "update s" in capsys.readouterr().out
+    assert main([*command[:2], "--budget", "2"]) == 2
+    assert "smallest feasible budget is 3" in capsys.readouterr().err

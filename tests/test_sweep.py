@@ -1,0 +1,206 @@
+"""Sweeps: resume, presets, what a row says."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fpmgm.__main__ import main
+from fpmgm.checkpoint import Model, load
+from fpmgm.evaluation import sweep
+from fpmgm.evaluation.cost import multiply_adds
+from fpmgm.evaluation.sweep import PRESETS, Cell, Protocol, read_rows, run_sweep
+from fpmgm.evaluation.tables import Column, latex, markdown, metric
+from fpmgm.generation import Sampling, generate
+from tests.conftest import Build
+
+PROTOCOL = Protocol(num_samples=2)
+
+
+@pytest.fixture
+def folder(text_model: Model, tmp_path: Path) -> str:
+    text_model.save(tmp_path / "model")
+    return str(tmp_path / "model")
+
+
+@pytest.fixture
+def plain(text_model: Model, small_model: Build, tmp_path: Path) -> str:
+    changes: dict[str, Any] = {"num_pre": 3, "num_fp": 0, "num_post": 0}
+    config = replace(text_model.config, **changes)
+    denoiser = small_model(vocab_size=config.vocab_size, mask_id=config.mask_id, length=config.length, **changes)
+    replace(text_model, denoiser=denoiser, config=config).save(tmp_path / "plain")
+    return str(tmp_path / "plain")
+
+
+def without_time(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_sweep_killed_in_any_cell_loses_that_cell_alone(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torn: bool
+) -> None:
+    cells = [Cell(model=folder, sampling=Sampling(budget=budget)) for budget in (6, 9, 12, 15)]
+    whole = run_sweep(cells, PROTOCOL, tmp_path / "whole.jsonl")
+    measured: list[int] = []
+    original = sweep.measure_cell
+
+    def dies_at_third(cell: Cell, protocol: Protocol) -> dict[str, Any]:
+        measured.append(cell.sampling.budget)
+        if measured == [6, 9, 12]:
+            raise KeyboardInterrupt
+        return original(cell, protocol)
+
+    monkeypatch.setattr(sweep, "measure_cell", dies_at_third)
+    file = tmp_path / "killed.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(cells, PROTOCOL, file)
+    if torn:  # killed in the middle of a line
+        with open(file, "a") as stream:
+            stream.write('{"key": "half')
+    rows = run_sweep(cells, PROTOCOL, file)
+    assert measured == [6, 9, 12, 12, 15]
+    assert without_time(rows) == without_time(whole)
+    assert without_time(read_rows(file)) == without_time(whole)
+
+
+def test_a_row_is_measured_again_when_weights_settings_or_protocol_change(
+    folder: str, tmp_path: Path, small_model: Build
+) -> None:
+    cell = Cell(model=folder, sampling=Sampling(budget=6))
+    keys = {sweep.key_of(cell, PROTOCOL), sweep.key_of(cell, replace(PROTOCOL, num_samples=3))}
+    keys.add(sweep.key_of(replace(cell, sampling=Sampling(budget=6, seed=1)), PROTOCOL))
+    changed = load(folder)
+    next(changed.denoiser.parameters()).data.add_(1)
+    changed.save(tmp_path / "model")
+    sweep._weights.cache_clear()
+    keys.add(sweep.key_of(cell, PROTOCOL))
+    assert len(keys) == 4
+
+
+def test_the_multiply_adds_of_a_row_are_those_of_its_steps(folder: str, tmp_path: Path) -> None:
+    (row,) = run_sweep([Cell(model=folder, sampling=Sampling(budget=15))], PROTOCOL, tmp_path / "r.jsonl")
+    model, total = load(folder), 0
+    positions: list[list[int]] = []
+    iterations: list[int] = []
+
+    def note(step: Any) -> None:
+        positions.append(step.positions.sum(dim=1).tolist())
+        iterations.append(int(step.solution.num_iters[0]))
+
+    generate(model, num_samples=2, budget=15, on_step=note)
+    for own, num_iters in zip(positions, iterations, strict=True):
+        total += sum(multiply_adds(model.config, num_iters=num_iters, num_positions=num) for num in own)
+    assert row["multiply_adds"] == pytest.approx(total / 2)
+    assert row["sampling"]["steps"] == len(iterations)
+
+
+def test_every_preset_makes_feasible_cells_and_skips_plain_stacks_where_there_is_nothing_to_vary(
+    folder: str, plain: str
+) -> None:
+    for name, cells_of in PRESETS.items():
+        cells = list(cells_of([folder, plain], Sampling(), (24,)))
+        for cell in cells:
+            sweep.check(cell)
+        models = {cell.model for cell in cells}
+        assert models == ({folder, plain} if name in ("budgets", "steps", "nucleus") else {folder}), name
+        assert len({sweep.key_of(cell, PROTOCOL) for cell in cells}) == len(cells), name
+    steps = [cell.sampling.steps for cell in PRESETS["steps"]([folder, plain], Sampling(), (24,))]
+    assert steps == [8, 6, 4, 3, 2, 1, 8]  # 24 over 3, 4, 5 or 6, 8, 10, 14; the plain stack has 3 blocks
+
+
+def test_an_infeasible_cell_is_refused_before_any_is_measured(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "measure_cell", lambda *_: pytest.fail("something was measured"))
+    cells = [Cell(model=folder, sampling=Sampling(budget=budget)) for budget in (12, 2)]
+    with pytest.raises(ValueError, match="smallest feasible budget is 3"):
+        run_sweep(cells, PROTOCOL, tmp_path / "r.jsonl")
+
+
+def test_the_sweep_command_saves_the_best_allocation_and_sampling_then_uses_it(
+    folder: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    text_model: Model,
+    small_model: Build,
+) -> None:
+    causal: dict[str, Any] = {"num_pre": 2, "num_fp": 0, "num_post": 0, "is_causal": True}
+    config = replace(text_model.config, **causal)
+    sizes = {"vocab_size": config.vocab_size, "mask_id": config.mask_id, "length": config.length}
+    replace(text_model, denoiser=small_model(**sizes, **causal), config=config).save(tmp_path / "judge")
+    command = ["sweep", "steps", folder, "--budgets", "12", "--num-samples", "2", "--out", str(tmp_path / "out")]
+    command += ["--judge", str(tmp_path / "judge"), "--save"]
+    assert main(command) == 0
+    printed = capsys.readouterr().out
+    rows = read_rows(tmp_path / "out" / "steps.jsonl")
+    best = min(rows, key=lambda row: row["metrics"]["perplexity_per_sample"]["value"])
+    saved = load(folder)
+    assert saved.generation["budgets"]["12"] == {"steps": best["sampling"]["steps"], "allocation": "fixed"}
+    assert generate(saved, budget=12).steps == best["sampling"]["steps"]
+    assert generate(saved, budget=12, steps=1).steps == 1
+    assert "generation_config.json" in printed
+    for name in ("steps.md", "steps.tex", "steps-model.png", "steps-model.svg"):
+        assert (tmp_path / "out" / name).stat().st_size > 0
+
+
+def test_wrong_sweeps_are_refused(plain: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for arguments, message in (
+        (["stepz"], "unknown preset 'stepz'; did you mean 'steps'?"),
+        (["nucleus", "--save"], "save is for the presets steps and allocations"),
+        (["solver", plain], "is for models with a fixed point"),
+        (["steps", plain, "--num-samples", "1"], "an interval needs at least 2"),
+        (["steps", plain, "--judge", "", "--save"], "save needs a judge"),
+    ):
+        assert main(["sweep", *arguments, "--out", str(tmp_path / "out")]) == 2
+        assert message in capsys.readouterr().err
+
+
+ROWS = [
+    {"model": "a_b", "metrics": {"p": {"value": 12.0, "low": 11.0, "high": 13.0}}, "n": 1},
+    {"model": "c", "metrics": {"p": {"value": 9.0, "low": 8.5, "high": 9.5}}, "n": 2},
+    {"model": "d", "metrics": {}, "n": 3},
+]
+COLUMNS = (
+    Column(title="model", value=lambda row: row["model"]),
+    metric("p", "perplexity", best="lowest"),
+    Column(title="n_all", value=lambda row: row["n"], best="highest"),
+)
+
+
+def test_a_markdown_table_marks_the_best_cell_of_each_column() -> None:
+    assert markdown(ROWS, COLUMNS).splitlines() == [
+        "| model | perplexity | n_all |",
+        "| --- | --- | --- |",
+        "| a_b | 12.0 [11.0, 13.0] | 1 |",
+        "| c | **9.0 [8.5, 9.5]** | 2 |",
+        "| d |  | **3** |",
+    ]
+
+
+def test_a_latex_table_escapes_its_text_and_marks_the_best() -> None:
+    table = latex(ROWS, COLUMNS)
+    assert r"a\_b & 12.0 [11.0, 13.0] & 1 \\" in table
+    assert r"c & \textbf{9.0 [8.5, 9.5]} & 2 \\" in table
+    assert r"n\_all" in table
+    assert table.count(r"\\") == 4
+
+
+def test_rows_are_plain_json(folder: str, tmp_path: Path) -> None:
+    file = tmp_path / "r.jsonl"
+    run_sweep([Cell(model=folder, sampling=Sampling(budget=6))], PROTOCOL, file)
+    (row,) = [json.loads(line) for line in file.read_text().splitlines()]
+    assert {
+        "key",
+        "model",
+        "weights",
+        "sampling",
+        "block_evals",
+        "multiply_adds",
+        "seconds",
+        "metrics",
+        "protocol",
+    } == set(row)
+    assert {"judge", "num_samples", "length", "commit", "hardware"} <= set(row["protocol"])
