@@ -15,13 +15,15 @@ from fpmgm.names import choose
 USAGE = """usage: fpmgm COMMAND [--field value ...]
 
 commands:
-  train RECIPE     train a model, or continue a run: {recipes}
-  sample [MODEL]   write text; without a model, with the bundled one
-  evaluate [MODEL ...]        validation and generative perplexity, diversity, cost, side by side
-  sweep PRESET [MODEL ...]    a grid of sampling settings: budgets, steps, allocations, reuse, nucleus, solver
-  info NAME        parameters, blocks and cost of a model or a recipe
-  push MODEL OWNER/NAME   put a model on the hub
-  quickstart       watch the bundled model write, then see what four budgets buy
+  train RECIPE               train a model, or continue a run: {recipes}
+  sample [MODEL]             write text; without a model, with the bundled one
+  evaluate [MODEL ...]       validation and generative perplexity, diversity, cost, side by side
+  sweep PRESET [MODEL ...]   a grid of sampling settings: budgets, steps, allocations, reuse, nucleus, solver
+  benchmark [NAME ...]       latency, throughput, memory and time per update of models or recipes, in one run
+  reproduce [REPORT]         the paper's tables in miniature, resumable
+  info [NAME]                parameters, blocks and cost of a model or a recipe
+  push MODEL OWNER/NAME      put a model on the hub
+  quickstart                 watch the bundled model write, then see what four budgets buy
 
 fpmgm COMMAND --help lists the fields of a command; fpmgm --version prints the version."""
 
@@ -98,6 +100,12 @@ def _benchmark(arguments: Sequence[str]) -> None:
     run_benchmark(_parse(BenchmarkCommand, "benchmark", arguments))
 
 
+def _reproduce(arguments: Sequence[str]) -> None:
+    from fpmgm.commands.reproduce import ReproduceCommand, run_reproduce
+
+    run_reproduce(_parse(ReproduceCommand, "reproduce", arguments))
+
+
 def _push(arguments: Sequence[str]) -> None:
     from fpmgm.commands.sample import PushCommand, run_push
 
@@ -111,6 +119,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "evaluate": _evaluate,
     "sweep": _sweep,
     "benchmark": _benchmark,
+    "reproduce": _reproduce,
     "push": _push,
     "quickstart": _quickstart,
 }

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from fpmgm import checkpoint
 from fpmgm.__main__ import main
 from fpmgm.checkpoint import Model, load
+from fpmgm.commands import evaluate, reproduce
 from fpmgm.evaluation import sweep
 from fpmgm.evaluation.cost import multiply_adds
 from fpmgm.evaluation.sweep import PRESETS, Cell, Protocol, read_rows, run_sweep
@@ -204,3 +206,25 @@ def test_rows_are_plain_json(folder: str, tmp_path: Path) -> None:
         "protocol",
     } == set(row)
     assert {"judge", "num_samples", "length", "commit", "hardware"} <= set(row["protocol"])
+
+
+def test_reproduce_fills_every_table_and_goes_on_where_it_was_stopped(
+    text_model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("text-mini", "text-mini-mdlm"):
+        text_model.save(tmp_path / "models" / name)
+    for module in (checkpoint, reproduce, evaluate):
+        monkeypatch.setattr(module, "BUNDLED", tmp_path / "models")
+    short = tuple(replace(stage, budgets=(12,)) for stage in reproduce.TEXT_MINI[:3])
+    monkeypatch.setitem(reproduce.REPORTS, "text-mini", short)
+    command = ["reproduce", "text-mini", "--out", str(tmp_path / "out"), "--num-samples", "2", "--judge", ""]
+    assert main(command) == 0
+    report = (tmp_path / "out" / "README.md").read_text()
+    assert report.count("\n## ") == 3
+    for line in report.splitlines():
+        if line.startswith("!["):
+            assert (tmp_path / "out" / line.split("(")[1].rstrip(")")).is_file()
+    monkeypatch.setattr(sweep, "measure_cell", lambda *_: pytest.fail("measured again"))
+    assert main(command) == 0
+    assert main(["reproduce", "text-minni"]) == 2
+    assert "did you mean 'text-mini'?" in capsys.readouterr().err

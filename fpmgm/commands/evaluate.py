@@ -93,7 +93,7 @@ def evaluate(command: EvaluateCommand) -> dict[str, Any]:
     with TemporaryDirectory() as scratch:
         folder = Path(command.out or scratch)
         cells = list(budget_cells(command.models, base, command.budgets))
-        rows = run_sweep(cells, protocol, folder / "samples.jsonl", on_cell=_announce)
+        rows = run_sweep(cells, protocol, folder / "samples.jsonl", on_cell=announce)
         validation = [_validation(model, command) for model in command.models] if command.data else []
         found: dict[str, Any] = {"validation": validation, "samples": rows, "files": []}
         if command.out:
@@ -120,7 +120,8 @@ def judge_named(judge: str) -> str:
     return JUDGE if (BUNDLED / JUDGE).is_dir() else ""
 
 
-def _announce(cell: Cell, index: int, total: int) -> None:
+def announce(cell: Cell, index: int, total: int) -> None:
+    """Say which cell is being measured."""
     print(f"cell {index + 1} of {total}: {cell.model} at {cell.sampling.budget}", file=sys.stderr)
 
 
@@ -195,13 +196,13 @@ def run_sweep_command(command: SweepCommand) -> None:
     if not cells:
         raise ValueError(f"preset {command.preset} is for models with a fixed point, and none is among those given")
     protocol = Protocol(num_samples=command.num_samples, judge=judge)
-    rows = run_sweep(cells, protocol, folder / f"{command.preset}.jsonl", on_cell=_announce)
+    rows = run_sweep(cells, protocol, folder / f"{command.preset}.jsonl", on_cell=announce)
     columns = (MODEL, *varied(rows), *COSTS, *MEASURED)
     console = open_console()
     print_rows(console, rows, (MODEL, *varied(rows), *COSTS, *SHOWN))
     (folder / f"{command.preset}.md").write_text(markdown(rows, columns))
     (folder / f"{command.preset}.tex").write_text(latex(rows, columns))
-    for file in _heat_maps(command.preset, rows, folder, judge):
+    for file in draw_rows(command.preset, rows, folder, judge):
         console.print(f"wrote {file}", soft_wrap=True)
     if command.save:
         for model in command.models:
@@ -239,7 +240,8 @@ HEAT_MAPS = {
 """The two settings that each preset's heat maps span; there is a map for each model and, if need be, each budget."""
 
 
-def _heat_maps(preset: str, rows: list[Row], folder: Path, judge: str) -> list[Path]:
+def draw_rows(preset: str, rows: list[Row], folder: Path, judge: str) -> list[Path]:
+    """The plots of a preset: heat maps, or quality against cost."""
     if preset not in HEAT_MAPS:
         return quality_against_cost(rows, *_quality_shown(judge), folder / preset)
     across, down = HEAT_MAPS[preset]
