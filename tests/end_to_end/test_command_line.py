@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+import fpmgm
 from fpmgm import __version__
 from fpmgm.__main__ import main
 
@@ -95,12 +97,16 @@ def test_help_lists_the_commands_and_version_prints_the_version(capsys: pytest.C
 def test_the_python_of_the_readme_runs() -> None:
     readme = (ROOT / "README.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)
-    assert blocks
+    assert len(blocks) == 2
     for block in blocks:
         scope: dict[str, Any] = {}
         exec(block, scope)
-        assert scope["out"].block_evals.tolist() == [96, 96]
-        assert not (scope["out"].z == scope["model"].mask_id).any()
+        out = scope["out"]
+        rows = torch.tensor(out.tokens) if isinstance(out, fpmgm.Generated) else out.z
+        mask_id = scope["model"].config.mask_id if isinstance(out, fpmgm.Generated) else scope["model"].mask_id
+        assert len(rows) == 2
+        assert torch.as_tensor(out.block_evals).unique().tolist() == [96]
+        assert not (rows == mask_id).any()
 
 
 def test_the_readme_opens_with_exactly_two_commands_and_ci_runs_the_second() -> None:
