@@ -56,6 +56,8 @@ def run_sweep(
     cells = list(cells)
     for cell in cells:
         check(cell)
+    if protocol.judge:
+        _judge(protocol.judge)  # a judge that is none is refused before anything is sampled
     done = {row["key"]: row for row in read_rows(file)}
     _cut_torn_line(file)
     for index, cell in enumerate(cells):
