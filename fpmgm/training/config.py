@@ -44,7 +44,7 @@ class Training:
     mixed_precision: str = "no"
     """no, bf16 or fp16; on CPU only `no` is fast."""
     compile: bool = False
-    """Whether to compile the network with torch.compile."""
+    """Whether to compile the blocks with torch.compile; needs a C++ compiler on CPU."""
 
     def __post_init__(self) -> None:
         for name in ("updates", "batch_size", "checkpoint_every", "validate_every", "validation_sequences"):

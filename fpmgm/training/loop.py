@@ -105,9 +105,10 @@ class Run:
         self.pad_id = text.symbols.pad_id if config.data.packing == "pad" else None
         self.objective = replace(config.objective, pad_id=self.pad_id)
         learner = Learner(denoiser, self.objective)
-        self.learner, self.optimiser = accelerator.prepare(
-            torch.compile(learner) if config.compile else learner, optimiser
-        )
+        if config.compile:  # block by block: a whole pass would be compiled anew for every number of iterations
+            for block in denoiser.backbone.blocks:
+                block.compile()
+        self.learner, self.optimiser = accelerator.prepare(learner, optimiser)
         self.state = TrainState(model=denoiser, ema=self.ema, optimiser=optimiser)
         self.order = Order(text.train, config.batch_size, config.seed)
         self.done = 0
