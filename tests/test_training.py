@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -362,3 +363,20 @@ def test_the_command_of_a_card_gives_back_its_settings(config: Training) -> None
     words = command_of(changed, config, "text-mini").split()
     assert words[:3] == ["fpmgm", "train", "text-mini"]
     assert _parse(Training, "train text-mini", words[3:], default=config) == changed
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on CPU")
+def test_compiled_blocks_give_the_losses_of_plain_ones(config: Training, tmp_path: Path) -> None:
+    """In processes of their own: shapes are not checked there, and the checks cannot be compiled."""
+    command = [sys.executable, "-m", "fpmgm", "train", "text-mini", "--data.source", config.data.source]
+    command += ["--data.tokenizer", "bpe-300", "--data.length", "16", "--model.width", "24", "--updates", "3"]
+    command += ["--batch-size", "4", "--validation-sequences", "8"]
+    found = []
+    for name, options in (("plain", []), ("compiled", ["--compile"])):
+        out = str(tmp_path / name)
+        done = subprocess.run([*command, "--out", out, *options], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        found.append([row["loss"] for row in metrics_of(replace(config, out=out))])
+    assert found[1] == pytest.approx(found[0], rel=1e-4)
+    assert load(tmp_path / "compiled" / "model").config == load(tmp_path / "plain" / "model").config
