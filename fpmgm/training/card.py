@@ -1,6 +1,7 @@
 """Model cards: the exact command, the curves, the validation perplexity and uncurated samples of a run."""
 
 import json
+import math
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -121,14 +122,16 @@ def plot_curves(file: Path, metrics: list[dict[str, Any]]) -> None:
     window = max(1, len(losses) // 100)
     smooth = np.convolve(losses, np.ones(window) / window, mode="valid")
     updates = np.array([row["update"] for row in metrics])[window - 1 :]
-    found = [(row["update"], row["validation_perplexity"]) for row in metrics if "validation_perplexity" in row]
-    figure = Figure(figsize=(7, 3.2), layout="constrained")
-    left = figure.subplots()
-    left.plot(updates, smooth, color="tab:blue", linewidth=1.2)
-    left.set(xlabel="update", ylabel=f"training loss, nats a token\n(mean of {window})")
-    right = left.twinx()
-    right.plot(*zip(*found, strict=True), "o-", color="tab:orange", markersize=4, linewidth=1)
-    right.set_ylabel("validation perplexity (log scale)", color="tab:orange")
-    right.set_yscale("log")
-    left.grid(alpha=0.3)
+    validated = [row for row in metrics if "validation_perplexity" in row]
+    nats = [math.log(row["validation_perplexity"]) for row in validated]
+    figure = Figure(figsize=(7, 3.2), layout="constrained", facecolor="white")
+    axis = figure.subplots()
+    axis.plot(updates, smooth, color="#0072b2", linewidth=1.2, label=f"training, mean of {window}")
+    axis.plot([row["update"] for row in validated], nats, "o--", color="#d55e00", markersize=5, label="held out")
+    for row, value in zip(validated, nats, strict=True):
+        text = f"{row['validation_perplexity']:.0f}"
+        axis.annotate(text, (row["update"], value), (0, 7), textcoords="offset points", ha="center", fontsize=8)
+    axis.set(xlabel="update", ylabel="nats a token\n(held out: with perplexity)")
+    axis.legend(frameon=False)
+    axis.grid(alpha=0.3)
     figure.savefig(file, dpi=110)
