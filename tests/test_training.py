@@ -284,7 +284,7 @@ def test_an_injection_that_starts_at_the_mean_returns_the_mean_of_h_and_h_pre(
     monkeypatch.setattr(loop.Run, "go", lambda self: None)
     started: list[loop.Run] = []
     monkeypatch.setattr(loop, "write_model", lambda *_: None)
-    monkeypatch.setattr(loop.Run, "resume", started.append)
+    monkeypatch.setattr(loop.Run, "resume", lambda self: started.append(self))
     train(replace(config, injection_start="mean"), "test")
     injection = started[0].denoiser.injection
     assert injection is not None
