@@ -52,9 +52,10 @@ def run(config: Quickstart) -> None:
     console.print()
     console.print(budget_table(model, config))
     console.print(
-        'Next: ./run sample --watch --prompt "The sea"       goes on from your words\n'
-        '      ./run sample --infill "the ___ of the ___"   fills in\n'
-        "      ./run train text-mini --data.source FILE     trains on your own text; ./run --help lists the rest"
+        'Next: ./run sample --watch --prompt "The sea"     goes on from your words\n'
+        '      ./run sample --infill "the ___ of the ___"  fills in\n'
+        "      ./run train text-mini --data.source FILE    trains on your own text\n"
+        "      ./run --help                                lists the rest"
     )
     if config.svg:
         picture = console.export_svg(title="./run quickstart")
