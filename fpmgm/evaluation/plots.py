@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 Row = dict[str, Any]
 
@@ -26,9 +27,12 @@ def quality_against_cost(rows: Sequence[Row], name: str, title: str, file: Path)
     models = list(dict.fromkeys(row["model"] for row in rows))
     for axis, (cost, (label, scale)) in zip(axes, COSTS.items(), strict=True):
         for index, model in enumerate(models):
-            _line(axis, [row for row in rows if row["model"] == model], name, cost, scale, index, model)
-        axis.set(xlabel=label, xscale="log")
+            _line(axis, [row for row in rows if row["model"] == model], name, cost, scale, index, Path(model).name)
+        axis.set_xlabel(label)
+        axis.set_xscale("log", base=2)
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
         axis.grid(alpha=0.3)
+    axes[0].set_xticks(sorted({row["block_evals"] for row in rows}))
     axes[0].set_ylabel(title)
     axes[0].legend(frameon=False)
     return _save(figure, file)
