@@ -14,7 +14,7 @@ from fpmgm.__main__ import main
 from fpmgm.checkpoint import Model
 from fpmgm.data.text import TextConfig, load_text, train_bpe
 from fpmgm.evaluation.diversity import unigram_entropy
-from fpmgm.evaluation.judges import Judge, Reading, generative_perplexity, load_judge
+from fpmgm.evaluation.judges import Reading, load_judge
 from fpmgm.evaluation.likelihood import perplexity
 from fpmgm.evaluation.matched import match_entropy
 from fpmgm.evaluation.mauve import mauve_score, reference_texts
@@ -25,6 +25,7 @@ from fpmgm.randomness import generator
 from tests.conftest import SMALL, Build
 
 VERSE = "".join(f"line {i} of a poem about the {word}\n" for i in range(300) for word in ("sea", "sky", "old oak"))
+SOME_TOKENS = torch.arange(12).view(2, 6)
 
 
 def test_the_entropy_of_l_distinct_tokens_is_log_l() -> None:
@@ -54,18 +55,18 @@ def test_a_judge_of_our_own_with_known_probabilities_gives_their_perplexity(tmp_
     judge = load_judge(str(tmp_path / "judge"))
     text = "a poem about the sea"
     assert len(judge.read([text])[0].nats) == len(encode(model, text))
-    found = generative_perplexity([text, "the sky"], judge)
-    assert found.per_token == pytest.approx(model.config.vocab_size, rel=1e-4)
-    assert found.judge == "fpmgm:judge"
+    found = measure(SOME_TOKENS, judge.read([text, "the sky"]))
+    assert found["perplexity_per_token"]["value"] == pytest.approx(model.config.vocab_size, rel=1e-4)
+    assert judge.name == "fpmgm:judge"
 
 
 def test_the_two_averages_differ_as_they_should_and_empty_texts_do_not_count() -> None:
     nats = {"long": torch.tensor([1.0, 1.0, 1.0, 1.0]), "short": torch.tensor([3.0]), "": torch.zeros(0)}
-    judge = Judge(name="table", read=lambda texts: [Reading(nats[text], torch.zeros(2)) for text in texts])
-    found = generative_perplexity(list(nats), judge)
-    assert found.per_token == pytest.approx(math.exp(7 / 5))
-    assert found.per_sample == pytest.approx(math.exp(2))
-    assert found.num_texts == 2
+    found = measure(SOME_TOKENS, [Reading(each, torch.zeros(2)) for each in nats.values()])
+    assert found["perplexity_per_token"]["value"] == pytest.approx(math.exp(7 / 5))
+    assert found["perplexity_per_sample"]["value"] == pytest.approx(math.exp(2))
+    with pytest.raises(ValueError, match="none of 1 texts has a token to judge"):
+        measure(SOME_TOKENS, [Reading(nats[""], torch.zeros(2))])
 
 
 def test_a_masked_model_is_refused_as_judge(tmp_path: Path) -> None:

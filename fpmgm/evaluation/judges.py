@@ -153,26 +153,3 @@ def _hub(source: str, name: str, max_length: int) -> Judge:
         return ids
 
     return Judge(name=name, read=_reader(run, encode, end, max_length))
-
-
-@dataclass(frozen=True, kw_only=True)
-class GenerativePerplexity:
-    """exp of the mean of -log p under a judge, in the two ways it is averaged in the literature."""
-
-    per_token: float  # mean over all tokens of all texts (MDLM)
-    per_sample: float  # mean over texts of each text's mean (the paper, SDTT)
-    judge: str
-    num_texts: int
-
-
-def generative_perplexity(texts: Sequence[str], judge: Judge) -> GenerativePerplexity:
-    """Of texts; one in which the judge finds no token does not count."""
-    nats = [found.nats.double() for found in judge.read(texts) if len(found.nats)]
-    if not nats:
-        raise ValueError(f"none of {len(texts)} texts has a token to judge")
-    return GenerativePerplexity(
-        per_token=float(torch.cat(nats).mean().exp()),
-        per_sample=float(torch.stack([found.mean() for found in nats]).mean().exp()),
-        judge=judge.name,
-        num_texts=len(nats),
-    )
