@@ -14,7 +14,7 @@ ROOT = PACKAGE.parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = [
-    {"types", "names", "symbols", "provenance"},
+    {"types", "names", "symbols", "provenance", "layer_map"},
     {"randomness", "draws", "masking"},
     {"solvers", "reuse", "transitions", "budget"},
     {"gradients", "injection"},
