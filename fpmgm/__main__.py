@@ -19,6 +19,7 @@ commands:
   sample [MODEL]             write text; without a model, with the bundled one
   evaluate [MODEL ...]       validation and generative perplexity, diversity, cost, side by side
   sweep PRESET [MODEL ...]   a grid of sampling settings: budgets, steps, allocations, reuse, nucleus, solver
+  analyse MODEL [ANALYSIS]   look inside a model: cka (how alike its layers are)
   benchmark [NAME ...]       latency, throughput, memory and time per update of models or recipes, in one run
   reproduce [REPORT]         the paper's tables in miniature, resumable
   info [NAME]                parameters, blocks and cost of a model or a recipe
@@ -94,6 +95,12 @@ def _sweep(arguments: Sequence[str]) -> None:
     run_sweep_command(_parse(SweepCommand, "sweep", arguments))
 
 
+def _analyse(arguments: Sequence[str]) -> None:
+    from fpmgm.commands.analyse import AnalyseCommand, run_analyse
+
+    run_analyse(_parse(AnalyseCommand, "analyse", arguments))
+
+
 def _benchmark(arguments: Sequence[str]) -> None:
     from fpmgm.commands.benchmark import BenchmarkCommand, run_benchmark
 
@@ -118,6 +125,8 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "info": _info,
     "evaluate": _evaluate,
     "sweep": _sweep,
+    "analyse": _analyse,
+    "analyze": _analyse,
     "benchmark": _benchmark,
     "reproduce": _reproduce,
     "push": _push,

@@ -22,6 +22,7 @@ from fpmgm.evaluation.plots import heat_map, quality_against_cost
 from fpmgm.evaluation.sweep import Cell, Protocol, Row, budget_cells, preset_by_name, run_sweep
 from fpmgm.evaluation.tables import Column, latex, markdown, metric, shown
 from fpmgm.generation import Sampling
+from fpmgm.types import Tokens
 
 JUDGE = "text-mini-judge"
 
@@ -128,19 +129,28 @@ def announce(cell: Cell, index: int, total: int) -> None:
 def _validation(name: str, command: EvaluateCommand) -> dict[str, Any]:
     model = load(name)
     text = text_for(model, command.data)
-    rows = text.validation[:: max(1, len(text.validation) // command.validation_sequences)]
-    held_out = text.rows[rows[: command.validation_sequences]]
-    floor = floors(text.rows[text.train], held_out, vocab_size=model.config.vocab_size) if command.ngram else {}
-    bound = perplexity(model.denoiser, torch.from_numpy(held_out.astype("int64")))
+    x = held_out_tokens(text, command.validation_sequences)
+    floor = floors(text.rows[text.train], x.numpy(), vocab_size=model.config.vocab_size) if command.ngram else {}
+    bound = perplexity(model.denoiser, x)
     return {"model": name, **asdict(bound), "ngram": floor, "num_training_sequences": len(text.train)}
 
 
 def text_for(model: Model, source: str) -> PackedText:
     """A text packed with the model's own tokenizer and length."""
+    if not model.tokenizer:
+        raise ValueError("the model has no tokenizer.json, so it cannot read text")
     with TemporaryDirectory() as folder:
         tokenizer = Path(folder) / "tokenizer.json"
         tokenizer.write_text(model.tokenizer)
         return load_text(TextConfig(source=source, tokenizer=str(tokenizer), length=model.config.length))
+
+
+def held_out_tokens(text: PackedText, num_sequences: int) -> Tokens:
+    """Sequences evenly spread over the held-out ones: so many, or all if there are fewer."""
+    if num_sequences < 1:
+        raise ValueError(f"{num_sequences} held-out sequences are asked for; ask for at least 1")
+    rows = text.validation[:: max(1, len(text.validation) // num_sequences)]
+    return torch.from_numpy(text.rows[rows[:num_sequences]].astype("int64"))
 
 
 def print_rows(console: Console, rows: list[Row], columns: tuple[Column, ...]) -> None:

@@ -35,7 +35,7 @@ def quality_against_cost(rows: Sequence[Row], name: str, title: str, file: Path)
     axes[0].set_xticks(sorted({row["block_evals"] for row in rows}))
     axes[0].set_ylabel(title)
     axes[0].legend(frameon=False)
-    return _save(figure, file)
+    return save(figure, file)
 
 
 def _line(axis: Axes, rows: Sequence[Row], name: str, cost: str, scale: float, index: int, label: str) -> None:
@@ -75,10 +75,10 @@ def heat_map(
     axis.set_yticks(range(len(lines)), [str(line) for line in lines])
     axis.set(xlabel=titles[0], ylabel=titles[1])
     figure.colorbar(image, label=titles[2])
-    return _save(figure, file)
+    return save(figure, file)
 
 
-def _save(figure: Figure, file: Path) -> list[Path]:
+def save(figure: Figure, file: Path) -> list[Path]:
     """Write file.png and file.svg."""
     file.parent.mkdir(parents=True, exist_ok=True)
     files = [file.with_suffix(suffix) for suffix in (".png", ".svg")]

@@ -23,7 +23,7 @@ LAYERS = [
     {"sampling", "objectives", "checkpoint"},
     {"generation", "data"},
     {"evaluation", "replay"},
-    {"training"},
+    {"training", "analysis"},
     {"recipes"},
     {"quickstart", "commands"},
     {"__main__"},

@@ -1,0 +1,59 @@
+"""Plots of analyses, as PNG and SVG, in the style of `evaluation/plots.py`."""
+
+from itertools import pairwise
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from fpmgm.analysis.cka import LayerSimilarity, strongest_boundary
+from fpmgm.evaluation.plots import COLOURS, MARKERS, save
+
+MOST_NUMBERS = 16
+"""With more layers than this, the numbers in the cells of a heat map would not be readable."""
+
+
+def similarity_heat_map(found: LayerSimilarity, file: Path) -> list[Path]:
+    """CKA between all layers, averaged over times, with the strongest boundary drawn in."""
+    mean, num = found.mean.numpy(), len(found.layers)
+    size = 2.2 + 0.4 * num
+    figure = Figure(figsize=(size + 0.9, size), layout="constrained", facecolor="white")
+    axis = figure.subplots()
+    image = axis.imshow(mean, cmap="cividis", vmin=0, vmax=1)
+    for line in range(num if num <= MOST_NUMBERS else 0):
+        for column in range(num):
+            value = mean[line, column]
+            colour = "black" if value > 0.5 else "white"
+            axis.text(column, line, f"{value:.2f}", ha="center", va="center", fontsize=7, color=colour)
+    edge = strongest_boundary(found.mean).after - 0.5
+    for draw in (axis.axhline, axis.axvline):
+        draw(edge, color="white", linewidth=4)  # a white rim: the line shows on every colour of the map
+        draw(edge, color=COLOURS[1], linewidth=2)
+    axis.set_xticks(range(num), found.layers, rotation=_rotation(found))
+    axis.set_yticks(range(num), found.layers)
+    axis.set(xlabel="layer", ylabel="layer")
+    figure.colorbar(image, label="linear CKA, mean over t", shrink=0.85)
+    return save(figure, file)
+
+
+def consecutive_plot(found: LayerSimilarity, file: Path) -> list[Path]:
+    """CKA of each layer with the next, at every time and averaged, with the strongest boundary marked."""
+    num = len(found.layers) - 1
+    figure = Figure(figsize=(max(5.0, 2.5 + 0.45 * num), 3.6), layout="constrained", facecolor="white")
+    axis = figure.subplots()
+    after = strongest_boundary(found.mean).after
+    axis.axvspan(after - 1.4, after - 0.6, color=COLOURS[1], alpha=0.15, linewidth=0)
+    for index, (t, similarity) in enumerate(zip(found.times, found.by_time, strict=True)):
+        colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
+        values = similarity.diagonal(1).numpy()
+        axis.plot(range(num), values, color=colour, marker=marker, linewidth=1, markersize=4, label=f"t = {t:g}")
+    axis.plot(range(num), found.mean.diagonal(1).numpy(), color="black", linewidth=2.2, label="mean")
+    axis.set_xticks(range(num), [" - ".join(pair) for pair in pairwise(found.layers)], rotation=_rotation(found))
+    axis.set(xlabel="layers", ylabel="linear CKA", ylim=(-0.02, 1.04), xlim=(-0.5, num - 0.5))
+    axis.grid(alpha=0.3)
+    axis.legend(frameon=False, ncols=2)
+    return save(figure, file)
+
+
+def _rotation(found: LayerSimilarity) -> int:
+    """Numbers stand upright on an axis, names lie along it."""
+    return 0 if found.layers[0].isdigit() else 90

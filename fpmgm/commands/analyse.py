@@ -1,0 +1,109 @@
+"""The analyse command: looks inside a model."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from fpmgm.analysis.cka import LayerSimilarity, layer_similarity, map_of, strongest_boundary
+from fpmgm.analysis.plots import consecutive_plot, similarity_heat_map
+from fpmgm.checkpoint import Model, load
+from fpmgm.commands import open_console
+from fpmgm.commands.evaluate import held_out_tokens, text_for
+from fpmgm.names import choose
+from fpmgm.provenance import provenance
+from fpmgm.randomness import generator
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnalyseCommand:
+    """Compare the layers of a model: CKA at five times, and the boundary where they change most."""
+
+    model: Annotated[str, tyro.conf.Positional]
+    """A bundled model, a model folder, or a hub id owner/name."""
+    analysis: Annotated[str, tyro.conf.Positional] = "cka"
+    """cka: how alike the layers are."""
+    data: str = "poetry"
+    """The text it is analysed on, held out as in training."""
+    num_sequences: int = 128
+    seed: int = 0
+    out: str = ""
+    """A folder for results and plots; empty: none."""
+    json: bool = False
+    """Print one JSON object."""
+
+    def __post_init__(self) -> None:
+        choose("analysis", self.analysis, ANALYSES)
+
+
+def run_analyse(command: AnalyseCommand) -> None:
+    """Print what was found, and write it with its plots if a folder is given."""
+    ANALYSES[command.analysis](command, load(command.model))
+
+
+def analyse_cka(command: AnalyseCommand, model: Model) -> None:
+    """Linear CKA between all layers, the strongest boundary, and the layer map that follows from it."""
+    x = held_out_tokens(text_for(model, command.data), command.num_sequences)
+    similarity = layer_similarity(model.denoiser, x, rng=generator(command.seed))
+    found = {
+        "model": command.model,
+        "data": command.data,
+        "seed": command.seed,
+        "num_sequences": len(x),
+        "num_tokens": x.numel(),
+        **summary(similarity, is_plain=model.denoiser.cost.fp == 0),
+        "provenance": provenance(),
+    }
+    files: list[Path] = []
+    if command.out:
+        folder = Path(command.out)
+        files += similarity_heat_map(similarity, folder / "cka-layers")
+        files += consecutive_plot(similarity, folder / "cka-consecutive")
+        files.insert(0, folder / "cka.json")
+        files[0].write_text(json.dumps(found, indent=1) + "\n")
+    if command.json:
+        print(json.dumps(found))
+        return
+    console = open_console()
+    for line in (*describe_cka(found), *(f"wrote {file}" for file in files)):
+        console.print(line, soft_wrap=True)
+
+
+def summary(similarity: LayerSimilarity, *, is_plain: bool) -> dict[str, Any]:
+    """What CKA says of the layers, as JSON can hold it; a map only of a plain stack of three layers or more."""
+    mean = similarity.mean
+    return {
+        "layers": similarity.layers,
+        "times": similarity.times,
+        "cka": mean.tolist(),
+        "cka_by_time": similarity.by_time.tolist(),
+        "consecutive": mean.diagonal(1).tolist(),
+        "boundary": asdict(strongest_boundary(mean)),
+        "boundary_by_time": [strongest_boundary(at).after for at in similarity.by_time],
+        "map": str(map_of(mean)) if is_plain and len(mean) >= 3 else "",
+    }
+
+
+def describe_cka(found: dict[str, Any]) -> list[str]:
+    """The same in words."""
+    layers, boundary, consecutive = found["layers"], found["boundary"], found["consecutive"]
+    after = boundary["after"]
+    agreeing = found["boundary_by_time"].count(after)
+    lowest = min(range(len(consecutive)), key=consecutive.__getitem__)
+    lines = [
+        f"{len(layers)} layers on {found['num_sequences']} sequences, {found['num_tokens']} tokens, "
+        f"at t = {', '.join(map(str, found['times']))}",
+        f"strongest boundary: between {layers[after - 1]} and {layers[after]}, "
+        f"and so at {agreeing} of {len(found['times'])} times",
+        f"mean CKA: {boundary['early']:.3f} before, {boundary['late']:.3f} after, {boundary['across']:.3f} across it",
+        f"consecutive CKA is lowest between {layers[lowest]} and {layers[lowest + 1]}: {consecutive[lowest]:.3f}",
+    ]
+    if found["map"]:
+        lines.append(f"layer map: {found['map']}")
+    return lines
+
+
+ANALYSES: dict[str, Callable[[AnalyseCommand, Model], None]] = {"cka": analyse_cka}
