@@ -143,13 +143,17 @@ def test_the_boundary_of_two_stages_is_found_with_the_similarities_in_and_across
     assert boundary.early == pytest.approx(0.81 if num_early > 1 else 1)
     assert boundary.late == pytest.approx(0.998 if num_early < 11 else 1)
     assert boundary.across == pytest.approx(0.06)
+    assert boundary.cka == pytest.approx(0.06)
 
 
-def test_the_boundary_is_that_of_the_two_stages_and_not_of_a_dip_between_two_neighbours() -> None:
-    similarity = two_stages(5, 7)
-    similarity[0, 1] = similarity[1, 0] = 0.01  # lower than any other pair
-    assert strongest_boundary(similarity).after == 5
-    assert strongest_boundary(similarity.flip(0, 1)).after == 7
+def test_the_boundary_lies_where_neighbours_are_least_alike_whatever_distant_layers_are() -> None:
+    similarity = torch.ones(6, 6) - 0.1 * (torch.arange(6) - torch.arange(6)[:, None]).abs()  # an even drift
+    similarity[3, 4] = similarity[4, 3] = 0.85
+    similarity[0, 2] = similarity[2, 0] = 0.0
+    boundary = strongest_boundary(similarity)
+    assert boundary.after == 4
+    assert boundary.cka == pytest.approx(0.85)
+    assert boundary.across == pytest.approx((0.6 + 0.7 + 0.8 + 0.85 + 0.5 + 0.6 + 0.7 + 0.8) / 8)
 
 
 def test_the_map_of_the_papers_stages_is_the_papers_and_the_fixed_point_is_never_the_last_layer() -> None:
@@ -158,7 +162,7 @@ def test_the_map_of_the_papers_stages_is_the_papers_and_the_fixed_point_is_never
     assert map_of(two_stages(2, 1)) == LayerMap.parse("1/2/3")
     with pytest.raises(ValueError, match="at least 3 layers, and the model has 2"):
         map_of(two_stages(1, 1))
-    with pytest.raises(ValueError, match="1 layers; a boundary needs at least 2"):
+    with pytest.raises(ValueError, match="the number of layers is 1; a boundary needs at least 2"):
         strongest_boundary(two_stages(1, 0))
 
 
@@ -207,7 +211,9 @@ def test_the_command_writes_json_and_plots_and_says_where_the_boundary_is(
     assert found["map"] == f"1/{strongest_boundary(mean, num_late=2).after + 1}/4"
     assert main([*command, "--out", str(tmp_path / "out")]) == 0
     printed = capsys.readouterr().out
-    assert f"strongest boundary: between {after} and {after + 1}" in printed
+    agreeing = found["boundary_by_time"].count(after)
+    assert f"strongest boundary: between {after} and {after + 1}, CKA {found['consecutive'][after - 1]:.3f}" in printed
+    assert f"the same at {agreeing} of 5 times" in printed
     assert f"layer map: {found['map']}" in printed
     assert json.loads((tmp_path / "out" / "cka.json").read_text()) == found
     for name in ("cka-layers", "cka-consecutive"):

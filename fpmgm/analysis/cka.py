@@ -101,45 +101,41 @@ def _states(denoiser: Denoiser, x: Tokens, u: Uniforms, t: float, num_iters: int
 
 @dataclass(frozen=True, kw_only=True)
 class Boundary:
-    """A cut of the layers into an early and a late group, and the mean CKA of different layers in and across them."""
+    """A cut between two neighbouring layers, and how alike the layers on its two sides are."""
 
     after: int
     """The last early layer, counted from 1."""
+    cka: float
+    """Of the two layers that it lies between."""
     early: float
+    """The mean of all pairs of early layers; 1 if there is only one."""
     late: float
     across: float
-    contrast: float
-    """Mean CKA of pairs in the same group, less that of pairs across."""
+    """The mean of all pairs of an early and a late layer."""
 
 
 def strongest_boundary(similarity: Similarity, *, num_late: int = 1) -> Boundary:
-    """The cut of largest contrast that leaves at least `num_late` late layers.
+    """The cut where neighbours are least alike, of those that leave at least `num_late` late layers.
 
-    >>> groups = torch.tensor([0, 0, 1, 1, 1])
-    >>> strongest_boundary(0.1 + 0.9 * (groups == groups[:, None]).float()).after
+    >>> group = torch.tensor([0, 0, 1, 1, 1])
+    >>> strongest_boundary(0.1 + 0.9 * (group == group[:, None]).float()).after
     2
     """
-    cuts = range(1, len(similarity) - num_late + 1)
-    if not cuts:
-        raise ValueError(f"{len(similarity)} layers; a boundary needs at least {num_late + 1}")
-    return max((_cut(similarity, after) for after in cuts), key=lambda boundary: boundary.contrast)
+    if len(similarity) <= num_late:
+        raise ValueError(f"the number of layers is {len(similarity)}; a boundary needs at least {num_late + 1}")
+    after = int(similarity.diagonal(1)[: len(similarity) - num_late].argmin()) + 1
+    return Boundary(
+        after=after,
+        cka=float(similarity[after - 1, after]),
+        early=_mean_of_pairs(similarity[:after, :after]),
+        late=_mean_of_pairs(similarity[after:, after:]),
+        across=float(similarity[:after, after:].mean()),
+    )
 
 
-def _cut(similarity: Similarity, after: int) -> Boundary:
-    early, late = _pairs(similarity[:after, :after]), _pairs(similarity[after:, after:])
-    across = _mean(similarity[:after, after:].flatten())
-    within = _mean(torch.cat([early, late]))
-    return Boundary(after=after, early=_mean(early), late=_mean(late), across=across, contrast=within - across)
-
-
-def _pairs(square: Similarity) -> Float[Tensor, " P"]:
-    """The similarities of different layers, each pair once."""
-    return square[torch.triu(torch.ones_like(square), diagonal=1).bool()]
-
-
-def _mean(similarities: Float[Tensor, " P"]) -> float:
-    """Of a group of one layer, which has no pairs, 1: it is like itself."""
-    return float(similarities.mean()) if len(similarities) else 1.0
+def _mean_of_pairs(similarity: Similarity) -> float:
+    pairs = similarity[torch.ones_like(similarity).triu(1).bool()]
+    return float(pairs.mean()) if len(pairs) else 1.0
 
 
 def choose_map(denoiser: Denoiser, x: Tokens, *, rng: Generator) -> LayerMap:
@@ -150,11 +146,11 @@ def choose_map(denoiser: Denoiser, x: Tokens, *, rng: Generator) -> LayerMap:
 
 
 def map_of(similarity: Similarity) -> LayerMap:
-    """The first layer before, the first layer after the strongest boundary as fixed point, the last layer behind.
+    """The first layer before, the layer after the strongest boundary as fixed point, the last layer behind.
 
-    The paper's rule: its late layers 6-12 are so alike that they refine one representation, so the layer that enters
-    it starts the shared block, and the layers at both ends stay. The late group has two layers at least, so that the
-    fixed point and the last are different ones; below three layers that cannot be.
+    The paper's rule. Its neighbours are least alike at 5 and 6, and the layers 6-12 are so alike that they refine one
+    representation: the layer that enters it becomes the shared block, and the layers at both ends stay. At least two
+    layers are late, so that the fixed point and the last layer are different ones.
     """
     if len(similarity) < 3:
         raise ValueError(f"a layer map is chosen among at least 3 layers, and the model has {len(similarity)}")

@@ -25,9 +25,9 @@ def similarity_heat_map(found: LayerSimilarity, file: Path) -> list[Path]:
             colour = "black" if value > 0.5 else "white"
             axis.text(column, line, f"{value:.2f}", ha="center", va="center", fontsize=7, color=colour)
     edge = strongest_boundary(found.mean).after - 0.5
-    for draw in (axis.axhline, axis.axvline):
-        draw(edge, color="white", linewidth=4)  # a white rim: the line shows on every colour of the map
-        draw(edge, color=COLOURS[1], linewidth=2)
+    for colour, width in (("white", 4), (COLOURS[1], 2)):  # a white rim: the lines show on every colour of the map
+        axis.axhline(edge, color=colour, linewidth=width)
+        axis.axvline(edge, color=colour, linewidth=width)
     axis.set_xticks(range(num), found.layers, rotation=_rotation(found))
     axis.set_yticks(range(num), found.layers)
     axis.set(xlabel="layer", ylabel="layer")
@@ -38,7 +38,8 @@ def similarity_heat_map(found: LayerSimilarity, file: Path) -> list[Path]:
 def consecutive_plot(found: LayerSimilarity, file: Path) -> list[Path]:
     """CKA of each layer with the next, at every time and averaged, with the strongest boundary marked."""
     num = len(found.layers) - 1
-    figure = Figure(figsize=(max(5.0, 2.5 + 0.45 * num), 3.6), layout="constrained", facecolor="white")
+    height = 3.6 if _rotation(found) == 0 else 5.0
+    figure = Figure(figsize=(max(5.0, 2.5 + 0.45 * num), height), layout="constrained", facecolor="white")
     axis = figure.subplots()
     after = strongest_boundary(found.mean).after
     axis.axvspan(after - 1.4, after - 0.6, color=COLOURS[1], alpha=0.15, linewidth=0)

@@ -89,17 +89,15 @@ def summary(similarity: LayerSimilarity, *, is_plain: bool) -> dict[str, Any]:
 
 def describe_cka(found: dict[str, Any]) -> list[str]:
     """The same in words."""
-    layers, boundary, consecutive = found["layers"], found["boundary"], found["consecutive"]
+    layers, boundary = found["layers"], found["boundary"]
     after = boundary["after"]
     agreeing = found["boundary_by_time"].count(after)
-    lowest = min(range(len(consecutive)), key=consecutive.__getitem__)
     lines = [
         f"{len(layers)} layers on {found['num_sequences']} sequences, {found['num_tokens']} tokens, "
         f"at t = {', '.join(map(str, found['times']))}",
-        f"strongest boundary: between {layers[after - 1]} and {layers[after]}, "
-        f"and so at {agreeing} of {len(found['times'])} times",
+        f"strongest boundary: between {layers[after - 1]} and {layers[after]}, CKA {boundary['cka']:.3f}; "
+        f"the same at {agreeing} of {len(found['times'])} times",
         f"mean CKA: {boundary['early']:.3f} before, {boundary['late']:.3f} after, {boundary['across']:.3f} across it",
-        f"consecutive CKA is lowest between {layers[lowest]} and {layers[lowest + 1]}: {consecutive[lowest]:.3f}",
     ]
     if found["map"]:
         lines.append(f"layer map: {found['map']}")
