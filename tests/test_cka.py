@@ -200,7 +200,9 @@ def test_the_command_writes_json_and_plots_and_says_where_the_boundary_is(
     plain_model(text_model, small_model).save(tmp_path / "model")
     command = [verb, str(tmp_path / "model"), "cka", "--data", verse, "--num-sequences", "4"]
     assert main([*command, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert captured.err.splitlines() == [f"comparing layers at t = {t}" for t in (0.1, 0.3, 0.5, 0.7, 0.9)]
     assert found["layers"] == ["1", "2", "3", "4"]
     assert found["times"] == [0.1, 0.3, 0.5, 0.7, 0.9]
     assert found["num_tokens"] == 4 * 24

@@ -1,6 +1,6 @@
 """Linear CKA between the layers of a denoiser: which of them see the tokens alike, and where that changes."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations_with_replacement
 
@@ -74,6 +74,7 @@ def layer_similarity(
     times: Sequence[float] = TIMES,
     num_iters: int = 6,
     batch_size: int = 8,
+    on_time: Callable[[float], None] | None = None,
 ) -> LayerSimilarity:
     """Linear CKA between all layers, of the states at all positions of x, masked at each time.
 
@@ -85,7 +86,11 @@ def layer_similarity(
     was_training = denoiser.training
     denoiser.eval()
     try:
-        by_time = [linear_cka(_states(denoiser, x, u, t, num_iters, batch_size)) for t in times]
+        by_time = []
+        for t in times:
+            if on_time:
+                on_time(t)
+            by_time.append(linear_cka(_states(denoiser, x, u, t, num_iters, batch_size)))
     finally:
         denoiser.train(was_training)
     names = layer_names(denoiser.cost, num_iters)

@@ -1,6 +1,7 @@
 """The analyse command: looks inside a model."""
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -47,7 +48,7 @@ def run_analyse(command: AnalyseCommand) -> None:
 def analyse_cka(command: AnalyseCommand, model: Model) -> None:
     """Linear CKA between all layers, the strongest boundary, and the layer map that follows from it."""
     x = held_out_tokens(text_for(model, command.data), command.num_sequences)
-    similarity = layer_similarity(model.denoiser, x, rng=generator(command.seed))
+    similarity = layer_similarity(model.denoiser, x, rng=generator(command.seed), on_time=announce_time)
     found = {
         "model": command.model,
         "data": command.data,
@@ -70,6 +71,11 @@ def analyse_cka(command: AnalyseCommand, model: Model) -> None:
     console = open_console()
     for line in (*describe_cka(found), *(f"wrote {file}" for file in files)):
         console.print(line, soft_wrap=True)
+
+
+def announce_time(t: float) -> None:
+    """Say at which time layers are being compared."""
+    print(f"comparing layers at t = {t}", file=sys.stderr)
 
 
 def summary(similarity: LayerSimilarity, *, is_plain: bool) -> dict[str, Any]:
