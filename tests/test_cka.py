@@ -241,6 +241,7 @@ def test_a_fixed_point_model_is_analysed_by_iterations_and_has_no_map(
         ({}, ["--num-sequences", "0"], "0 held-out sequences are asked for; ask for at least 1"),
         ({}, ["--data", "nowhere.txt"], "no data at 'nowhere.txt'"),
         ({"tokenizer": ""}, [], "the model has no tokenizer.json"),
+        ({}, ["--out", __file__], "which is a file; give a folder"),
     ],
 )
 def test_wrong_input_to_analyse_gets_one_line_and_exit_code_2(

@@ -38,6 +38,8 @@ class AnalyseCommand:
 
     def __post_init__(self) -> None:
         choose("analysis", self.analysis, ANALYSES)
+        if Path(self.out).is_file():
+            raise ValueError(f"out is {self.out}, which is a file; give a folder")
 
 
 def run_analyse(command: AnalyseCommand) -> None:
