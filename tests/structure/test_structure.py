@@ -21,7 +21,7 @@ LAYERS = [
     {"denoiser"},
     {"backbones"},
     {"sampling", "objectives", "checkpoint"},
-    {"generation", "data"},
+    {"generation", "data", "foreign", "convert"},
     {"evaluation", "replay"},
     {"training"},
     {"recipes"},
