@@ -14,14 +14,14 @@ ROOT = PACKAGE.parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = [
-    {"types", "names", "symbols", "provenance", "layer_map"},
+    {"types", "names", "symbols", "provenance", "layer_map", "pickled"},
     {"randomness", "draws", "masking"},
     {"solvers", "reuse", "transitions", "budget"},
     {"gradients", "injection"},
     {"denoiser"},
     {"backbones"},
     {"sampling", "objectives", "checkpoint"},
-    {"generation", "data"},
+    {"generation", "data", "foreign", "convert"},
     {"evaluation", "replay"},
     {"training", "analysis"},
     {"recipes"},
