@@ -6,6 +6,7 @@ The method is flat, one file per noun; `docs/concepts.md` ties every name to its
 from fpmgm.backbones.dit import MDLMConfig, mdlm
 from fpmgm.budget import Cost, Plan, allocate, plan
 from fpmgm.checkpoint import Model, load
+from fpmgm.consistency import Consistency
 from fpmgm.convert import to_fixed_point
 from fpmgm.denoiser import Denoiser
 from fpmgm.draws import Draw
@@ -26,16 +27,19 @@ from fpmgm.objectives import MaskedCrossEntropy
 from fpmgm.randomness import Streams, generator
 from fpmgm.reuse import ThreeStateReuse, full_reuse, no_reuse, reuse_by_name, three_state_reuse
 from fpmgm.sampling import Sampled, Step, even_times, left_to_right, masked_start, sample
+from fpmgm.sdtt import SDTT
 from fpmgm.solvers import Solution, anderson, picard, solver_by_name
 from fpmgm.transitions import Ancestral, Cap, Conf, Confidence, Halton, Loop, Remasking, Rescale
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "SDTT",
     "Ancestral",
     "Cap",
     "Conf",
     "Confidence",
+    "Consistency",
     "Cost",
     "Denoiser",
     "Draw",

@@ -100,14 +100,26 @@ def nested_pair(
     rng: Generator,
     schedule: MaskSchedule = linear,
 ) -> tuple[Tokens, Tokens]:
-    """(noisier, cleaner) from shared uniforms: what the cleaner masks is a strict part of what the noisier does.
+    """(noisier, cleaner) from shared uniforms: what the cleaner masks is a strict part of what the noisier does."""
+    return nested_below(x, _uniforms_like(x, rng), t_noisier, t_cleaner, mask_id=mask_id, schedule=schedule)
+
+
+def nested_below(
+    x: Tokens,
+    u: Uniforms,
+    t_noisier: PerSequence,
+    t_cleaner: PerSequence,
+    *,
+    mask_id: int,
+    schedule: MaskSchedule = linear,
+) -> tuple[Tokens, Tokens]:
+    """`nested_pair` for given uniform numbers.
 
     Where both would be the same, the cleaner shows the position that the falling time would reveal next.
     Only a sequence with no mask at all stays as it is: there is nothing to show.
     """
     if bool((t_cleaner > t_noisier).any()):
         raise ValueError("t_cleaner is above t_noisier in some sequence; it must be at most t_noisier")
-    u = _uniforms_like(x, rng)
     noisier = masked_below(x, u, t_noisier, mask_id=mask_id, schedule=schedule)
     cleaner = masked_below(x, u, t_cleaner, mask_id=mask_id, schedule=schedule)
     next_revealed = u.masked_fill(noisier != mask_id, -1).argmax(dim=1, keepdim=True)

@@ -4,6 +4,7 @@ An objective draws its random numbers for the whole batch at once (`draw`), then
 parts add up to the loss of the whole, whether they are processes, accumulation steps or one.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -31,6 +32,7 @@ class Losses:
 
     total: Scalar  # what the optimiser minimises
     residual: PerSequence  # of the fixed point; 0 for a plain stack
+    terms: dict[str, Scalar] = field(default_factory=dict)  # what `total` is made of, if of several things
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +72,7 @@ class MaskedCrossEntropy:
         """The loss of a whole batch."""
         return self.loss(denoiser, x, self.draw(denoiser, x, rng=rng))
 
-    def draw(self, denoiser: Denoiser, x: Tokens, *, rng: Generator) -> Noise:
+    def draw(self, denoiser: Denoiser, x: Tokens, *, rng: Generator, update: int = 0) -> Noise:
         """Times, uniform numbers and iteration counts for a whole batch."""
         num_no_grad, num_grad = self.counts(rng=rng) if denoiser.cost.fp else (0, 0)
         t = stratified_times(len(x), rng=rng)
@@ -99,11 +101,15 @@ class MaskedCrossEntropy:
             gradient=self.gradient,
             solver=self.solver,
         )
+        return Losses(total=self.score(denoiser, features, x, asked, noise), residual=residual)
+
+    def score(self, denoiser: Denoiser, features: Features, x: Tokens, asked: Positions, noise: Noise) -> Scalar:
+        """The weighed cross entropy of what was masked, from the features there."""
         nll = token_nll(denoiser, features, x[asked])
         if self.weighting == "masked":
-            return Losses(total=nll.sum() / max(noise.num_masked, 1), residual=residual)
-        weight = self.schedule.weight(t)[:, None].expand(x.shape)[asked]
-        return Losses(total=(weight * nll).sum() / noise.num_tokens, residual=residual)
+            return nll.sum() / max(noise.num_masked, 1)
+        weight = self.schedule.weight(noise.t.to(x.device))[:, None].expand(x.shape)[asked]
+        return (weight * nll).sum() / noise.num_tokens
 
 
 def not_padding(x: Tokens, pad_id: int | None) -> Positions:
@@ -112,10 +118,7 @@ def not_padding(x: Tokens, pad_id: int | None) -> Positions:
 
 
 def token_nll(denoiser: Denoiser, features: Features, tokens: Chosen) -> PerChoice:
-    """-log p of each token under SUBS at masked positions (a causal model has no mask to forbid).
-
-    More logits than LOGITS_AT_ONCE are computed in parts, and again in the backward pass, so that few are held.
-    """
+    """-log p of each token under SUBS at masked positions (a causal model has no mask to forbid)."""
 
     def nll(features: Features, tokens: Chosen) -> PerChoice:
         logits = denoiser.head(features)
@@ -123,11 +126,19 @@ def token_nll(denoiser: Denoiser, features: Features, tokens: Chosen) -> PerChoi
             logits = without_mask(logits, mask_id=denoiser.mask_id)
         return F.cross_entropy(logits, tokens, reduction="none")
 
-    rows = max(1, LOGITS_AT_ONCE // denoiser.vocab_size)
-    if len(tokens) <= rows:
-        return nll(features, tokens)
-    parts = zip(features.split(rows), tokens.split(rows), strict=True)
-    return torch.cat([checkpoint(nll, *part, use_reentrant=False) for part in parts])
+    return in_parts(nll, denoiser.vocab_size, features, tokens)
+
+
+def in_parts(of_rows: Callable[..., PerChoice], vocab_size: int, *rows: Tensor) -> PerChoice:
+    """A function of chosen positions that makes logits, for all of them.
+
+    More logits than LOGITS_AT_ONCE are computed in parts, and again in the backward pass, so that few are held.
+    """
+    at_once = max(1, LOGITS_AT_ONCE // vocab_size)
+    if len(rows[0]) <= at_once:
+        return of_rows(*rows)
+    parts = zip(*(tensor.split(at_once) for tensor in rows), strict=True)
+    return torch.cat([checkpoint(of_rows, *part, use_reentrant=False) for part in parts])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +148,7 @@ class NextToken:
     pad_id: int | None = None
     """What fills sequences up; no part of the loss."""
 
-    def draw(self, denoiser: Denoiser, x: Tokens, *, rng: Generator) -> Noise:
+    def draw(self, denoiser: Denoiser, x: Tokens, *, rng: Generator, update: int = 0) -> Noise:
         """Nothing is random here but dropout."""
         nothing = torch.zeros(len(x))
         num_tokens = int(not_padding(x, self.pad_id)[:, 1:].sum())

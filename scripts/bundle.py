@@ -1,7 +1,7 @@
 """Put the model of a finished run into the package, in half precision: python scripts/bundle.py RUN NAME
 
-The half-precision weights are measured again, on all held-out sequences and beside 5-gram models of the same training
-tokens, and the card gains that report. Needs the data of the run.
+The half-precision weights are measured again, on all held-out sequences and beside two kinds of 5-gram models: of the
+tokens that training saw, and of all tokens it could have seen. The card gains that report. Needs the data of the run.
 """
 
 import json
@@ -9,11 +9,15 @@ import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from fpmgm.checkpoint import BUNDLED, load_folder
 from fpmgm.commands.evaluate import EvaluateCommand, evaluate
+from fpmgm.evaluation.held_out import held_out_sequences, text_for
+from fpmgm.evaluation.ngram import floors
 from fpmgm.training.card import CURVES
+from fpmgm.training.loop import Order
 
 ALL = 1 << 30
 
@@ -29,17 +33,22 @@ def bundle(run: Path, name: str) -> None:
     )
     found = evaluate(command)
     bound = found["validation"][0]
-    floor = bound["ngram"]
-    seen = settings["updates"] * settings["batch_size"] / bound["num_training_sequences"]
+    text = text_for(model, settings["data.source"])
+    order = Order(text.train, settings["batch_size"], settings["seed"])
+    seen = np.unique(np.concatenate([order.batch(update) for update in range(settings["updates"])]))
+    size = model.config.vocab_size
+    bound["ngram_of_seen"] = floors(text.rows[seen], held_out_sequences(text, ALL).numpy(), vocab_size=size)
     report = f"""## The half-precision weights, on all held-out tokens
 
 | model | perplexity per token |
 | --- | --- |
 | this model, {bound["num_sequences"]:,} sequences | {bound["value"]:.2f} ± {bound["error"]:.2f} |
-| 5-gram, stupid backoff (its scores are no probabilities) | {floor["stupid_backoff"]:.2f} |
-| 5-gram, interpolated Kneser-Ney | {floor["kneser_ney"]:.2f} |
+| 5-gram of the tokens that training saw, stupid backoff | {bound["ngram_of_seen"]["stupid_backoff"]:.2f} |
+| 5-gram of the tokens that training saw, interpolated Kneser-Ney | {bound["ngram_of_seen"]["kneser_ney"]:.2f} |
+| 5-gram of all training tokens, stupid backoff | {bound["ngram"]["stupid_backoff"]:.2f} |
+| 5-gram of all training tokens, interpolated Kneser-Ney | {bound["ngram"]["kneser_ney"]:.2f} |
 
-The n-gram models have counted all training tokens; training passed over them {seen:.2f} times.
+Training saw {len(seen):,} of {len(text.train):,} sequences. The scores of stupid backoff are no probabilities.
 
 ## 20 samples"""
     card = model.card.replace("## 20 samples", report, 1)

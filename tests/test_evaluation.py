@@ -17,7 +17,7 @@ from fpmgm.evaluation.diversity import unigram_entropy
 from fpmgm.evaluation.judges import Reading, load_judge
 from fpmgm.evaluation.likelihood import perplexity
 from fpmgm.evaluation.matched import match_entropy
-from fpmgm.evaluation.mauve import mauve_score, reference_texts
+from fpmgm.evaluation.mauve import mauve_interval, mauve_score, reference_texts
 from fpmgm.evaluation.text import measure
 from fpmgm.generation import documents, encode, generate
 from fpmgm.objectives import next_token_nll
@@ -102,6 +102,39 @@ def test_the_evaluate_command_measures_models_side_by_side(
         assert (tmp_path / "out" / name).stat().st_size > 0
     assert main(command) == 0
     assert "judge: fpmgm:judge" in capsys.readouterr().out
+
+
+def test_evaluate_matches_the_entropy_of_the_first_model_and_scores_mauve(
+    tmp_path: Path, small_model: Build, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FPMGM_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "verse.txt").write_text(4 * VERSE)
+    save_fresh(tmp_path / "judge", is_causal=True)
+    model = save_fresh(tmp_path / "model", is_causal=False)
+    size = model.config.vocab_size
+    sharp = small_model(std=0.4, vocab_size=size, mask_id=size - 1, length=24)
+    config = replace(model.config, num_pre=1, num_fp=1, num_post=1)
+    replace(model, denoiser=sharp, config=config).save(tmp_path / "sharp")
+    command = ["evaluate", str(tmp_path / "model"), str(tmp_path / "sharp"), "--judge", str(tmp_path / "judge")]
+    command += ["--data", str(tmp_path / "verse.txt"), "--budgets", "12", "--num-samples", "8", "--mauve"]
+    command += ["--match", "temperature", "--out", str(tmp_path / "out")]
+    assert main([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    flat, sharp_row = found["samples"]
+    assert all(0 < row["metrics"]["mauve"]["value"] <= 1 for row in found["samples"])
+    (matched,) = found["matched"]
+    assert matched["matched"]["entropy"] == flat["metrics"]["entropy"]["value"]
+    assert matched["sampling"]["temperature"] > sharp_row["sampling"]["temperature"]
+    distance = [
+        abs(row["metrics"]["entropy"]["value"] - flat["metrics"]["entropy"]["value"]) for row in (matched, sharp_row)
+    ]
+    assert distance[0] < distance[1]
+    assert found["validation"][0]["by_iterations"] == {}
+    assert set(found["validation"][1]["by_iterations"]) == {"2", "12"}
+    assert len((tmp_path / "out" / "samples.jsonl").read_text().splitlines()) == 3
+    assert main(command) == 0
+    assert "At the entropy of model, by temperature:" in capsys.readouterr().out
+    assert len((tmp_path / "out" / "samples.jsonl").read_text().splitlines()) == 3  # nothing measured twice
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
@@ -190,6 +223,13 @@ def test_mauve_is_high_for_texts_of_one_distribution_and_low_for_disjoint_ones()
     assert mauve_score(same + 30, real) < 0.05
     with pytest.raises(ValueError, match="needs at least 8 of each"):
         mauve_score(real[:3], real)
+
+
+def test_the_interval_of_mauve_tells_near_texts_from_far_ones() -> None:
+    rng = np.random.default_rng(0)
+    real, near = rng.normal(size=(2, 60, 4))
+    close, far = (mauve_interval(each, real, num_resamples=8) for each in (near, near + 3))
+    assert far.low <= far.high < close.low <= close.high
 
 
 def test_reference_texts_are_drawn_once_without_replacement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from fpmgm.analysis.cka import LayerSimilarity, layer_similarity, map_of, strong
 from fpmgm.analysis.plots import consecutive_plot, similarity_heat_map
 from fpmgm.checkpoint import Model, load
 from fpmgm.commands import open_console
-from fpmgm.commands.evaluate import held_out_tokens, text_for
+from fpmgm.evaluation.held_out import held_out_sequences, text_for
 from fpmgm.names import choose
 from fpmgm.provenance import provenance
 from fpmgm.randomness import generator
@@ -49,7 +49,7 @@ def run_analyse(command: AnalyseCommand) -> None:
 
 def analyse_cka(command: AnalyseCommand, model: Model) -> None:
     """Linear CKA between all layers, the strongest boundary, and the layer map that follows from it."""
-    x = held_out_tokens(text_for(model, command.data), command.num_sequences)
+    x = held_out_sequences(text_for(model, command.data), command.num_sequences)
     similarity = layer_similarity(model.denoiser, x, rng=generator(command.seed), on_time=announce_time)
     found = {
         "model": command.model,

@@ -2,29 +2,32 @@
 
 import json
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
-import torch
 import tyro
 from rich.console import Console
 from rich.table import Table
 
-from fpmgm.checkpoint import BUNDLED, DEFAULT, Model, find_folder, load
+from fpmgm.checkpoint import BUNDLED, DEFAULT, find_folder, load
 from fpmgm.commands import open_console
-from fpmgm.data.text import PackedText, TextConfig, load_text
+from fpmgm.evaluation.held_out import held_out_sequences, text_for
 from fpmgm.evaluation.likelihood import perplexity
+from fpmgm.evaluation.matched import RANGES
 from fpmgm.evaluation.ngram import floors
 from fpmgm.evaluation.plots import heat_map, quality_against_cost
 from fpmgm.evaluation.sweep import Cell, Protocol, Row, budget_cells, preset_by_name, run_sweep
 from fpmgm.evaluation.tables import Column, latex, markdown, metric, shown
 from fpmgm.generation import Sampling
-from fpmgm.types import Tokens
+from fpmgm.names import choose
 
 JUDGE = "text-mini-judge"
+VALIDATION_ITERS = 6
+OTHER_ITERS = (2, 12)
+"""Solver iterations that validation perplexity is also reported at."""
 
 MEASURED = (
     metric("perplexity_per_sample", "generative perplexity", best="lowest"),
@@ -32,8 +35,13 @@ MEASURED = (
     metric("entropy", "entropy", digits=2),
     metric("distinct_2", "distinct pairs", digits=3),
     metric("repetition_4", "repetition", digits=3),
+    metric("mauve", "MAUVE", digits=3, best="highest"),
 )
-SHOWN = (MEASURED[0], *MEASURED[2:4])
+MATCHED = (
+    Column(title="setting", value=lambda row: _matched_setting(row)),
+    Column(title="met", value=lambda row: "yes" if row["matched"]["is_met"] else "no"),
+)
+SHOWN = (MEASURED[0], *MEASURED[2:4], MEASURED[5])
 """What fits on a terminal; the files have all."""
 COSTS = (
     Column(title="block evaluations", value=lambda row: row["block_evals"]),
@@ -60,11 +68,23 @@ class EvaluateCommand:
     validation_sequences: int = 512
     ngram: bool = False
     """Also the perplexity of 5-gram models of the training text on the same held-out tokens: a floor."""
+    mauve: bool = False
+    """Also MAUVE against held-out text of `data`, by the judge's features."""
+    match: str = ""
+    """temperature or top_p: also all models but the first with this turned until their entropy is the first one's."""
     seed: int = 0
     out: str = ""
     """A folder for rows, tables and plots; the same command goes on with a folder it was stopped in. Empty: none."""
     json: bool = False
     """Print one JSON object."""
+
+    def __post_init__(self) -> None:
+        if self.match:
+            choose("knob", self.match, RANGES)
+            if len(self.models) < 2:
+                raise ValueError("match compares the entropy of several models; give at least two")
+        if self.mauve and not self.data:
+            raise ValueError("MAUVE compares with held-out text; give --data")
 
 
 def run_evaluate(command: EvaluateCommand) -> None:
@@ -77,9 +97,15 @@ def run_evaluate(command: EvaluateCommand) -> None:
     for row in found["validation"]:
         value, error = row["value"], row["error"]
         console.print(f"{row['model']}: validation perplexity {value:.2f} ± {error:.2f} on {command.data}")
+        if row["by_iterations"]:
+            others = ", ".join(f"{found:.2f} with {num}" for num, found in row["by_iterations"].items())
+            console.print(f"    with {VALIDATION_ITERS} solver iterations; {others}")
         for name, floor in row["ngram"].items():
             console.print(f"    5-gram, {name.replace('_', ' ')}, on the same tokens: {floor:.2f}")
     print_rows(console, found["samples"], (MODEL, *COSTS, *SHOWN))
+    if found["matched"]:
+        console.print(f"At the entropy of {Path(command.models[0]).name}, by {command.match}:")
+        print_rows(console, found["matched"], (MODEL, *COSTS[:2], *MATCHED, *SHOWN))
     for file in found["files"]:
         console.print(f"wrote {file}", soft_wrap=True)
 
@@ -87,7 +113,7 @@ def run_evaluate(command: EvaluateCommand) -> None:
 def evaluate(command: EvaluateCommand) -> dict[str, Any]:
     """All that `fpmgm evaluate` measures."""
     judge = judge_named(command.judge)
-    protocol = Protocol(num_samples=command.num_samples, judge=judge)
+    protocol = Protocol(num_samples=command.num_samples, judge=judge, mauve=command.data if command.mauve else "")
     for model in command.models:
         find_folder(model)
     base = Sampling(seed=command.seed)
@@ -96,7 +122,8 @@ def evaluate(command: EvaluateCommand) -> dict[str, Any]:
         cells = list(budget_cells(command.models, base, command.budgets))
         rows = run_sweep(cells, protocol, folder / "samples.jsonl", on_cell=announce)
         validation = [_validation(model, command) for model in command.models] if command.data else []
-        found: dict[str, Any] = {"validation": validation, "samples": rows, "files": []}
+        matched = run_sweep(_matched_cells(command, cells, rows), protocol, folder / "samples.jsonl", on_cell=announce)
+        found: dict[str, Any] = {"validation": validation, "samples": rows, "matched": matched, "files": []}
         if command.out:
             found["files"] = [str(file) for file in _write(folder, found, judge)]
     return found
@@ -105,8 +132,9 @@ def evaluate(command: EvaluateCommand) -> dict[str, Any]:
 def _write(folder: Path, found: dict[str, Any], judge: str) -> list[Path]:
     columns = (MODEL, *COSTS, *MEASURED)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "table.md").write_text(markdown(found["samples"], columns))
-    (folder / "table.tex").write_text(latex(found["samples"], columns))
+    tables = [(found["samples"], columns), (found["matched"], (MODEL, *COSTS, *MATCHED, *MEASURED))]
+    for name, table in (("table.md", markdown), ("table.tex", latex)):
+        (folder / name).write_text("\n".join(table(rows, columns) for rows, columns in tables if rows))
     (folder / "results.json").write_text(json.dumps(found, indent=1) + "\n")
     files = [folder / name for name in ("samples.jsonl", "results.json", "table.md", "table.tex")]
     if found["samples"]:
@@ -129,28 +157,33 @@ def announce(cell: Cell, index: int, total: int) -> None:
 def _validation(name: str, command: EvaluateCommand) -> dict[str, Any]:
     model = load(name)
     text = text_for(model, command.data)
-    x = held_out_tokens(text, command.validation_sequences)
-    floor = floors(text.rows[text.train], x.numpy(), vocab_size=model.config.vocab_size) if command.ngram else {}
-    bound = perplexity(model.denoiser, x)
-    return {"model": name, **asdict(bound), "ngram": floor, "num_training_sequences": len(text.train)}
+    x = held_out_sequences(text, command.validation_sequences)
+    size = model.config.vocab_size
+    others = OTHER_ITERS if model.config.num_fp else ()
+    return {
+        "model": name,
+        **asdict(perplexity(model.denoiser, x, num_iters=VALIDATION_ITERS)),
+        "by_iterations": {num: perplexity(model.denoiser, x, num_iters=num).value for num in others},
+        "ngram": floors(text.rows[text.train], x.numpy(), vocab_size=size) if command.ngram else {},
+        "num_training_sequences": len(text.train),
+    }
 
 
-def text_for(model: Model, source: str) -> PackedText:
-    """A text packed with the model's own tokenizer and length."""
-    if not model.tokenizer:
-        raise ValueError("the model has no tokenizer.json, so it cannot read text")
-    with TemporaryDirectory() as folder:
-        tokenizer = Path(folder) / "tokenizer.json"
-        tokenizer.write_text(model.tokenizer)
-        return load_text(TextConfig(source=source, tokenizer=str(tokenizer), length=model.config.length))
+def _matched_cells(command: EvaluateCommand, cells: list[Cell], rows: list[Row]) -> list[Cell]:
+    """The cells of all models but the first, each to be turned to the first one's entropy at its budget."""
+    if not command.match:
+        return []
+    first = {row["sampling"]["budget"]: row for row in rows if row["model"] == command.models[0]}
+    return [
+        replace(cell, knob=command.match, entropy=first[cell.sampling.budget]["metrics"]["entropy"]["value"])
+        for cell in cells
+        if cell.model != command.models[0]
+    ]
 
 
-def held_out_tokens(text: PackedText, num_sequences: int) -> Tokens:
-    """Sequences evenly spread over the held-out ones: so many, or all if there are fewer."""
-    if num_sequences < 1:
-        raise ValueError(f"{num_sequences} held-out sequences are asked for; ask for at least 1")
-    rows = text.validation[:: max(1, len(text.validation) // num_sequences)]
-    return torch.from_numpy(text.rows[rows[:num_sequences]].astype("int64"))
+def _matched_setting(row: Row) -> str:
+    knob = row["matched"]["knob"]
+    return f"{knob} {row['sampling'][knob]:.3g}"
 
 
 def print_rows(console: Console, rows: list[Row], columns: tuple[Column, ...]) -> None:

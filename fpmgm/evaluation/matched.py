@@ -25,7 +25,7 @@ class Matched:
     setting: float
     entropy: float
     is_met: bool
-    """Whether the entropy came within the tolerance; otherwise the nearest end of the knob's range was taken."""
+    """Whether the entropy came as near as was asked; otherwise the nearest end of the knob's range was taken."""
     out: Generated
 
 
@@ -34,23 +34,23 @@ def match_entropy(
     target: float,
     *,
     knob: str = "temperature",
-    tolerance: float = 0.02,
+    within: float = 0.02,
     max_tries: int = 10,
     **sampling: Any,
 ) -> Matched:
-    """Bisect a knob until the mean unigram entropy of samples is the target's, within the tolerance.
+    """Bisect a knob until the mean unigram entropy of samples is the target's, give or take `within`.
 
     All tries use the same seed, so that they differ in the knob alone.
     """
     low, high = choose("knob", knob, RANGES)
-    best = _try(model, knob, high, target, tolerance, sampling)
+    best = _try(model, knob, high, target, within, sampling)
     if best.is_met or best.entropy < target:
         return best
-    bottom = _try(model, knob, low, target, tolerance, sampling)
+    bottom = _try(model, knob, low, target, within, sampling)
     if bottom.is_met or bottom.entropy > target:
         return bottom
     for _ in range(max_tries):
-        middle = _try(model, knob, (low + high) / 2, target, tolerance, sampling)
+        middle = _try(model, knob, (low + high) / 2, target, within, sampling)
         best = min(best, middle, key=lambda found: abs(found.entropy - target))
         if best.is_met:
             return best
@@ -58,7 +58,7 @@ def match_entropy(
     return best
 
 
-def _try(model: Model, knob: str, setting: float, target: float, tolerance: float, sampling: dict[str, Any]) -> Matched:
+def _try(model: Model, knob: str, setting: float, target: float, within: float, sampling: dict[str, Any]) -> Matched:
     out = generate(model, **{**sampling, knob: setting})
     entropy = float(unigram_entropy(torch.tensor(out.tokens)).mean())
-    return Matched(setting=setting, entropy=entropy, is_met=abs(entropy - target) <= tolerance, out=out)
+    return Matched(setting=setting, entropy=entropy, is_met=abs(entropy - target) <= within, out=out)

@@ -3,22 +3,59 @@
 Features are a judge's, so a score means something beside others of the same judge only. The paper's is GPT-2 Large.
 """
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 from jaxtyping import Float
 
 from fpmgm.data.text import PackedText
+from fpmgm.evaluation.intervals import Interval
 
 TextFeatures = Float[np.ndarray, "_ D"]
+
+FEWEST = 8
+"""Texts below which a score means nothing."""
 
 
 def mauve_score(sampled: TextFeatures, real: TextFeatures, *, seed: int = 0) -> float:
     """Between 0 (nothing in common) and 1 (the same), with the package's own settings."""
     import mauve
 
-    if min(len(sampled), len(real)) < 8:
-        raise ValueError(f"{len(sampled)} sampled and {len(real)} real texts; MAUVE needs at least 8 of each")
-    found = mauve.compute_mauve(p_features=real, q_features=sampled, device_id=-1, seed=seed + 1, verbose=False)
+    if min(len(sampled), len(real)) < FEWEST:
+        raise ValueError(f"{len(sampled)} sampled and {len(real)} real texts; MAUVE needs at least {FEWEST} of each")
+    with _silenced_stderr():  # its clustering warns of few points whatever their number
+        found = mauve.compute_mauve(p_features=real, q_features=sampled, device_id=-1, seed=seed + 1, verbose=False)
     return float(found.mauve)
+
+
+@contextmanager
+def _silenced_stderr() -> Iterator[None]:
+    """Also for code that is not Python's."""
+    kept = os.dup(2)
+    try:
+        with open(os.devnull, "w") as nothing:
+            os.dup2(nothing.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def mauve_interval(
+    sampled: TextFeatures, real: TextFeatures, *, num_resamples: int = 40, level: float = 0.95, seed: int = 0
+) -> Interval:
+    """The score and its percentile interval over resampled texts.
+
+    A resample repeats some texts, which lowers its score: few texts give an interval that lies below the value.
+    """
+    rng = np.random.default_rng(seed)
+    drawn = [rng.integers(len(sampled), size=len(sampled)) for _ in range(num_resamples)]
+    found = [mauve_score(sampled[rows], real, seed=seed) for rows in drawn]
+    tail = (1 - level) / 2
+    low, high = np.quantile(found, [tail, 1 - tail])
+    return Interval(value=mauve_score(sampled, real, seed=seed), low=float(low), high=float(high))
 
 
 def reference_texts(text: PackedText, num: int, *, seed: int = 0) -> list[str]:

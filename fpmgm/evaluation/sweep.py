@@ -13,12 +13,16 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from fpmgm.budget import ALLOCATIONS, Cost, plan
 from fpmgm.checkpoint import Model, find_folder, load, read_config
 from fpmgm.evaluation.cost import multiply_adds
-from fpmgm.evaluation.judges import load_judge
+from fpmgm.evaluation.held_out import text_for
+from fpmgm.evaluation.judges import Reading, load_judge
+from fpmgm.evaluation.matched import match_entropy
+from fpmgm.evaluation.mauve import FEWEST, TextFeatures, mauve_interval, reference_texts
 from fpmgm.evaluation.text import measure
 from fpmgm.generation import Generated, Sampling, documents, generate, with_saved_settings
 from fpmgm.names import choose
@@ -34,6 +38,9 @@ class Cell:
 
     model: str
     sampling: Sampling
+    knob: str = ""
+    """What is turned until the entropy is `entropy`: temperature or top_p; empty: nothing."""
+    entropy: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,10 +50,16 @@ class Protocol:
     num_samples: int = 64
     judge: str = ""
     """Who judges the samples: smollm2, a causal model of ours, or one of the hub; empty: nobody."""
+    mauve: str = ""
+    """The text whose held-out part MAUVE compares the samples with, by the judge's features; empty: no MAUVE."""
 
     def __post_init__(self) -> None:
         if self.num_samples < 2:
             raise ValueError(f"num_samples is {self.num_samples}; an interval needs at least 2")
+        if self.mauve and not self.judge:
+            raise ValueError("MAUVE needs a judge's features; give --judge")
+        if self.mauve and self.num_samples < FEWEST:
+            raise ValueError(f"num_samples is {self.num_samples}; MAUVE needs at least {FEWEST}")
 
 
 def run_sweep(
@@ -57,7 +70,9 @@ def run_sweep(
     for cell in cells:
         check(cell)
     if protocol.judge:
-        _judge(protocol.judge)  # a judge that is none is refused before anything is sampled
+        _judge(protocol.judge)  # a judge that is none is refused before anything is sampled, and too little text
+        for model in {cell.model for cell in cells} if protocol.mauve else ():
+            _real_features(protocol.judge, model, protocol.mauve, protocol.num_samples)
     done = {row["key"]: row for row in read_rows(file)}
     _cut_torn_line(file)
     for index, cell in enumerate(cells):
@@ -84,17 +99,30 @@ def measure_cell(cell: Cell, protocol: Protocol) -> Row:
     """Sample, judge and count: one row."""
     model = _model(cell.model)
     judge = _judge(protocol.judge) if protocol.judge else None
+    sampling, matched = cell.sampling, {}
+    if cell.knob:
+        found = match_entropy(
+            model, cell.entropy, knob=cell.knob, num_samples=protocol.num_samples, **asdict(cell.sampling)
+        )
+        setting: dict[str, Any] = {cell.knob: found.setting}
+        sampling = replace(sampling, **setting)
+        matched = {"matched": {"knob": cell.knob, "entropy": cell.entropy, "is_met": found.is_met}}
     spent = MultiplyAdds(model)
-    out = generate(model, num_samples=protocol.num_samples, on_step=spent, **asdict(cell.sampling))
+    out = generate(model, num_samples=protocol.num_samples, on_step=spent, **asdict(sampling))
     readings = judge.read([documents(model, row) for row in out.tokens]) if judge else None
+    metrics = measure(torch.tensor(out.tokens), readings, seed=cell.sampling.seed)
+    if protocol.mauve and readings:
+        real = _real_features(protocol.judge, cell.model, protocol.mauve, protocol.num_samples)
+        metrics["mauve"] = asdict(mauve_interval(_features(readings), real))
     return {
         "model": cell.model,
         "weights": _weights(cell.model),
-        "sampling": {**asdict(cell.sampling), "steps": out.steps, "allocation": out.allocation},
+        "sampling": {**asdict(sampling), "steps": out.steps, "allocation": out.allocation},
+        **matched,
         "block_evals": out.block_evals,
         "multiply_adds": spent.per_sequence(out),
         "seconds": out.seconds,
-        "metrics": measure(torch.tensor(out.tokens), readings, seed=cell.sampling.seed),
+        "metrics": metrics,
         "protocol": {
             "judge": judge.name if judge else "",
             "num_samples": protocol.num_samples,
@@ -143,7 +171,15 @@ def _cut_torn_line(file: Path) -> None:
 def key_of(cell: Cell, protocol: Protocol) -> str:
     """What a row depends on, as a hash: model, weights, sampling and protocol, not the machine."""
     sampling = with_saved_settings(_generation(cell.model), cell.sampling)
-    parts = [cell.model, _weights(cell.model), asdict(sampling), asdict(protocol), _judge_weights(protocol.judge)]
+    parts: list[Any] = [
+        cell.model,
+        _weights(cell.model),
+        asdict(sampling),
+        asdict(protocol),
+        _judge_weights(protocol.judge),
+    ]
+    if cell.knob:
+        parts.append([cell.knob, cell.entropy])
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]
 
 
@@ -173,6 +209,20 @@ def _judge_weights(judge: str) -> str:
 
 _model = lru_cache(maxsize=2)(load)
 _judge = lru_cache(maxsize=1)(load_judge)
+
+
+def _features(readings: Sequence[Reading]) -> TextFeatures:
+    return np.stack([reading.feature.numpy() for reading in readings])
+
+
+@lru_cache(maxsize=8)
+def _real_features(judge: str, model: str, source: str, num: int) -> TextFeatures:
+    """A judge's features of real texts: as many as there are samples, but at least 256 if so many are held out."""
+    text = text_for(_model(model), source)
+    num = min(max(num, 256), len(text.validation))
+    if num < FEWEST:
+        raise ValueError(f"{source} has {num} held-out sequences; MAUVE needs at least {FEWEST}")
+    return _features(_judge(judge).read(reference_texts(text, num)))
 
 
 def budget_cells(models: Sequence[str], base: Sampling, budgets: Sequence[int]) -> Iterator[Cell]:

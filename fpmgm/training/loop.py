@@ -18,6 +18,7 @@ from fpmgm.backbones.dit import MDLMConfig, mdlm
 from fpmgm.checkpoint import Model
 from fpmgm.data.text import PackedText, load_text
 from fpmgm.denoiser import Denoiser
+from fpmgm.evaluation.held_out import held_out_sequences
 from fpmgm.evaluation.likelihood import perplexity
 from fpmgm.objectives import Losses, MaskedCrossEntropy, NextToken, Noise
 from fpmgm.randomness import generator
@@ -184,8 +185,7 @@ class Run:
 
     def validate(self) -> dict[str, float]:
         """Validation perplexity of the moving average, with its error."""
-        rows = self.text.validation[:: max(1, len(self.text.validation) // self.config.validation_sequences)]
-        x = torch.from_numpy(self.text.rows[rows[: self.config.validation_sequences]].astype(np.int64))
+        x = held_out_sequences(self.text, self.config.validation_sequences)
         found = perplexity(
             self.averaged, x.to(self.accelerator.device), num_iters=self.config.validation_iters, pad_id=self.pad_id
         )

@@ -64,6 +64,9 @@ def test_sample_without_a_model_writes_with_the_bundled_one_and_repeats(capsys: 
         (["sample", "FOLDER"], "is not a model folder: it has no config.json; weights.pt is a pickle"),
         (["info", "owtt"], "did you mean 'owt'?"),
         (["evaluate", "--judge", "text-mini"], "is a masked model; a judge must be causal"),
+        (["evaluate", "--match", "temprature"], "did you mean 'temperature'"),
+        (["evaluate", "--match", "top_p"], "give at least two"),
+        (["evaluate", "--mauve", "--judge", ""], "MAUVE needs a judge's features; give --judge"),
         (["push", "text-mini", "noowner"], "a hub repository is written owner/name"),
     ],
 )

@@ -21,6 +21,8 @@ LAYERS = [
     {"denoiser"},
     {"backbones"},
     {"sampling", "objectives", "checkpoint"},
+    {"teachers"},
+    {"consistency", "sdtt"},
     {"generation", "data", "foreign", "convert"},
     {"evaluation", "replay"},
     {"training", "analysis"},

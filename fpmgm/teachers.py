@@ -1,0 +1,73 @@
+"""What a student learns from a teacher: the teacher's pass, and how far two distributions are apart."""
+
+from collections.abc import Callable
+
+import torch
+
+from fpmgm.denoiser import Denoiser
+from fpmgm.masking import without_mask
+from fpmgm.objectives import Noise
+from fpmgm.solvers import Solver
+from fpmgm.types import Features, Logits, PerChoice, PerSequence, Positions, Tokens
+
+TEACHER_ITERS = 6
+"""Solver iterations of a teacher with a fixed point whose student has none."""
+
+
+@torch.no_grad()
+def teacher_features(
+    teacher: Denoiser, z: Tokens, t: PerSequence, positions: Positions, noise: Noise, solver: Solver
+) -> Features:
+    """What the teacher's head reads: no gradients, no dropout, as many iterations as the student's."""
+    counts = {"num_no_grad": noise.num_no_grad, "num_grad": noise.num_grad or TEACHER_ITERS}
+    was_training = teacher.training
+    teacher.eval()
+    try:
+        return teacher(z, t, positions, solver=solver, **(counts if teacher.cost.fp else {})).features
+    finally:
+        teacher.train(was_training)
+
+
+def log_probabilities(denoiser: Denoiser, features: Features, temperature: float = 1.0) -> Logits:
+    """Of every symbol; the mask, which is never predicted, gets -inf."""
+    return without_mask(denoiser.head(features) / temperature, mask_id=denoiser.mask_id).log_softmax(dim=-1)
+
+
+def divergence(log_p: Logits, log_q: Logits, *, mask_id: int) -> PerChoice:
+    """KL(p || q) of each row; the mask, which neither predicts, is left out."""
+    return (log_p.exp() * difference(log_p, log_q, mask_id)).sum(dim=-1)
+
+
+def difference(log_p: Logits, log_q: Logits, mask_id: int) -> Logits:
+    """log p - log q, 0 for the mask."""
+    mask = torch.tensor([mask_id], device=log_p.device)
+    return log_p.index_fill(1, mask, 0.0) - log_q.index_fill(1, mask, 0.0)
+
+
+def kl_forward(log_p: Logits, log_q: Logits, mask_id: int) -> PerChoice:
+    """KL(teacher || student)."""
+    return divergence(log_p, log_q, mask_id=mask_id)
+
+
+def kl_backward(log_p: Logits, log_q: Logits, mask_id: int) -> PerChoice:
+    """KL(student || teacher)."""
+    return divergence(log_q, log_p, mask_id=mask_id)
+
+
+def log_mse(log_p: Logits, log_q: Logits, mask_id: int) -> PerChoice:
+    """The mean squared difference of log-probabilities, over all symbols."""
+    return difference(log_p, log_q, mask_id).square().mean(dim=-1)
+
+
+def log_tvd(log_p: Logits, log_q: Logits, mask_id: int) -> PerChoice:
+    """The sum of absolute differences of log-probabilities: what SDTT's code calls tvd."""
+    return difference(log_p, log_q, mask_id).abs().sum(dim=-1)
+
+
+DIVERGENCES: dict[str, Callable[[Logits, Logits, int], PerChoice]] = {
+    "kl-bwd": kl_backward,
+    "kl-fwd": kl_forward,
+    "mse": log_mse,
+    "tvd": log_tvd,
+}
+"""Of a student q from a teacher p, by SDTT's names; the first is its default."""
