@@ -14,6 +14,7 @@ from fpmgm.__main__ import main
 from fpmgm.analysis.cka import choose_map, layer_similarity, linear_cka, map_of, strongest_boundary
 from fpmgm.analysis.layers import layer_names, layer_states
 from fpmgm.checkpoint import Model
+from fpmgm.denoiser import Denoiser
 from fpmgm.layer_map import LayerMap
 from fpmgm.masking import masked_below
 from tests.conftest import Build
@@ -166,13 +167,17 @@ def test_the_map_of_the_papers_stages_is_the_papers_and_the_fixed_point_is_never
         strongest_boundary(two_stages(1, 0))
 
 
+def let_only_layer_3_do_much(denoiser: Denoiser) -> None:
+    with torch.no_grad():
+        for index in range(denoiser.cost.pre):
+            bias = denoiser.get_parameter(f"backbone.blocks.{index}.adaLN_modulation.bias")
+            bias[2 * 32 : 3 * 32] = bias[5 * 32 :] = 30.0 if index == 2 else 0.01  # its gates
+
+
 def test_a_map_is_chosen_where_the_layers_of_a_model_change(small_model: Build) -> None:
     denoiser = small_model(**{**PLAIN, "num_pre": 6})
     x = torch.randint(0, 11, (8, 16), generator=fpmgm.generator(0))
-    with torch.no_grad():
-        for index in range(6):
-            bias = denoiser.get_parameter(f"backbone.blocks.{index}.adaLN_modulation.bias")
-            bias[2 * 32 : 3 * 32] = bias[5 * 32 :] = 30.0 if index == 2 else 0.01  # only block 3 does much
+    let_only_layer_3_do_much(denoiser)
     assert choose_map(denoiser, x, rng=fpmgm.generator(0)) == LayerMap.parse("1/3/6")
     with pytest.raises(ValueError, match="has a fixed point already"):
         choose_map(small_model(), x, rng=fpmgm.generator(0))
@@ -260,3 +265,50 @@ def test_wrong_input_to_analyse_gets_one_line_and_exit_code_2(
     assert captured.out == ""
     assert captured.err.count("\n") == 1
     assert message in captured.err
+
+
+def test_convert_with_the_map_auto_takes_the_map_that_analyse_finds(
+    text_model: Model, small_model: Build, verse: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = plain_model(text_model, small_model)
+    let_only_layer_3_do_much(model.denoiser)
+    model.save(tmp_path / "model")
+    assert main(["analyse", str(tmp_path / "model"), "--data", verse, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["map"] == "1/3/4"
+    command = ["convert", str(tmp_path / "model"), str(tmp_path / "fp"), "--map", "auto", "--data", verse]
+    assert main([*command, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["layers"] == "1/3/4"
+    assert any(verse in note for note in report["notes"])
+    found = fpmgm.load(tmp_path / "fp").denoiser.state_dict()
+    expected = fpmgm.to_fixed_point(model, LayerMap.parse("1/3/4")).denoiser.state_dict()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in found.items())
+
+
+@pytest.mark.parametrize(
+    ("source", "arguments", "message"),
+    [
+        ("model", ["--data", "my.txt"], "data is my.txt, which only --map auto reads"),
+        ("model", ["--map", "auto", "--to", "mdlm"], "map is auto: a fixed-point model has no form in MDLM's naming"),
+        ("model", ["--map", "auto", "--data", "nowhere.txt"], "no data at 'nowhere.txt'"),
+        ("fp", ["--map", "auto"], "the source has a fixed point already"),
+        ("mute", ["--map", "auto"], "the model has no tokenizer.json"),
+    ],
+)
+def test_a_map_that_cannot_be_chosen_gets_one_line_and_exit_code_2(
+    text_model: Model,
+    small_model: Build,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    source: str,
+    arguments: list[str],
+    message: str,
+) -> None:
+    model = plain_model(text_model, small_model)
+    models = {"model": model, "fp": text_model, "mute": replace(model, tokenizer="")}
+    models[source].save(tmp_path / "source")
+    assert main(["convert", str(tmp_path / "source"), str(tmp_path / "out"), *arguments]) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("\n")) == ("", 1)
+    assert message in captured.err
+    assert not (tmp_path / "out").exists()

@@ -1,25 +1,32 @@
 """The convert command: a model of ours or of other code becomes an MDLM or an FP-MDLM of ours, or a hub MDLM."""
 
 import json
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
+from fpmgm.analysis.cka import choose_map
 from fpmgm.backbones.dit import MDLMConfig
 from fpmgm.checkpoint import KIND, Model, find_folder, load_folder, read_config, read_json
 from fpmgm.convert import check_map, to_fixed_point
 from fpmgm.data.assets import fetch
 from fpmgm.data.text import KNOWN
+from fpmgm.evaluation.held_out import held_out_sequences, text_for
 from fpmgm.foreign import Foreign, check_hub_form, config_of, load_foreign, num_symbols, read_foreign, write_hub_folder
 from fpmgm.injection import INJECTIONS
 from fpmgm.layer_map import LayerMap
 from fpmgm.names import choose
 from fpmgm.provenance import provenance
+from fpmgm.randomness import generator
 from fpmgm.symbols import Symbols, symbols_of
 
 FIRST_MIDDLE_LAST = "first/middle/last"
+AUTO = "auto"
+NUM_SEQUENCES = 128
+"""Held-out sequences that `auto` compares layers on, as many as `analyse` does."""
 ADAPT = "A converted fixed-point model is where adaptation starts: before it, its samples are of little use."
 
 
@@ -33,7 +40,9 @@ class ConvertCommand:
     """The folder to write; it must not exist."""
     map: str = FIRST_MIDDLE_LAST
     """Layers that become the pre/fixed-point/post blocks, counted from 1: 1/6/12 or 1,2/6,7/11,12; first/middle/last
-    (the paper's 1/6/12 of 12); none: keep the plain stack."""
+    (the paper's 1/6/12 of 12); auto: by CKA, as `analyse` finds it; none: keep the plain stack."""
+    data: str = "poetry"
+    """The held-out text that --map auto compares layers on."""
     a: float = 0.5
     """The injection starts as a h + b h_pre, exactly: 1 and 0 make a plain loop of the fixed-point layers."""
     b: float = 0.5
@@ -56,9 +65,12 @@ class ConvertCommand:
         choose("format", self.to, {"fpmgm": None, "mdlm": None})
         choose("injection", self.injection, INJECTIONS)
         if self.map not in (FIRST_MIDDLE_LAST, "none"):
-            LayerMap.parse(self.map)
+            if self.map != AUTO:
+                LayerMap.parse(self.map)
             if self.to == "mdlm":
                 raise ValueError(f"map is {self.map}: a fixed-point model has no form in MDLM's naming; use --map none")
+        if self.data != "poetry" and self.map != AUTO:
+            raise ValueError(f"data is {self.data}, which only --map auto reads; the map is {self.map}")
         is_changed = (self.a, self.b, self.injection) != (0.5, 0.5, "mlp")
         if self.is_plain and is_changed:
             raise ValueError("a, b and injection are for fixed-point models, and this keeps the plain stack")
@@ -85,7 +97,7 @@ def run_convert(command: ConvertCommand) -> None:
         raise ValueError(f"{dest} exists; give a folder that does not, so that nothing is lost")
     source = read_source(command)
     model = source.model
-    layer_map = None if command.is_plain else layer_map_named(command.map, model.config)
+    layer_map = None if command.is_plain else _layer_map(command, model)
     if layer_map is not None:
         model = to_fixed_point(model, layer_map, a=command.a, b=command.b, injection=command.injection)
     report = _report(command, source, model, layer_map)
@@ -101,6 +113,14 @@ def run_convert(command: ConvertCommand) -> None:
         lines = value if isinstance(value, list) else [f"{value:,}" if isinstance(value, int) else value]
         for line in lines:
             print(f"{name:18} {line}")
+
+
+def _layer_map(command: ConvertCommand, model: Model) -> LayerMap:
+    if command.map != AUTO:
+        return layer_map_named(command.map, model.config)
+    x = held_out_sequences(text_for(model, command.data), NUM_SEQUENCES)
+    print(f"comparing layers on {len(x)} sequences of {command.data}", file=sys.stderr)
+    return choose_map(model.denoiser, x, rng=generator(0))
 
 
 def layer_map_named(text: str, config: MDLMConfig) -> LayerMap:
@@ -154,7 +174,8 @@ def _check_form(command: ConvertCommand, config: MDLMConfig) -> None:
     if command.to == "mdlm":
         check_hub_form(config)
     elif not command.is_plain:
-        check_map(config, layer_map_named(command.map, config))
+        named = FIRST_MIDDLE_LAST if command.map == AUTO else command.map
+        check_map(config, layer_map_named(named, config))
 
 
 def _find_tokenizer(name: str, own: str, size: int) -> tuple[str, str]:
@@ -226,7 +247,8 @@ def _report(command: ConvertCommand, source: Source, model: Model, layer_map: La
         return {**report, "notes": list(source.notes)}
     report["layers"] = str(layer_map)
     report["injection"] = f"{command.injection}, exactly {command.a:g} h + {command.b:g} h_pre"
-    return {**report, "notes": [*source.notes, ADAPT]}
+    chosen = [f"The layers were chosen by their CKA on held-out text of {command.data}."] if command.map == AUTO else []
+    return {**report, "notes": [*source.notes, *chosen, ADAPT]}
 
 
 def _num_parameters(model: Model) -> int:
