@@ -7,11 +7,13 @@ from fpmgm.backbones.dit import MDLMConfig, mdlm
 from fpmgm.budget import Cost, Plan, allocate, plan
 from fpmgm.checkpoint import Model, load
 from fpmgm.consistency import Consistency
+from fpmgm.convert import to_fixed_point
 from fpmgm.denoiser import Denoiser
 from fpmgm.draws import Draw
 from fpmgm.generation import Generated, generate
 from fpmgm.gradients import IterationCounts, gradient_by_name, implicit, jfb, sjfb, unrolled
 from fpmgm.injection import Injection
+from fpmgm.layer_map import LayerMap
 from fpmgm.masking import (
     MaskSchedule,
     cleaner_times,
@@ -45,6 +47,7 @@ __all__ = [
     "Halton",
     "Injection",
     "IterationCounts",
+    "LayerMap",
     "Loop",
     "MDLMConfig",
     "MaskSchedule",
@@ -85,5 +88,6 @@ __all__ = [
     "stratified_times",
     "subs",
     "three_state_reuse",
+    "to_fixed_point",
     "unrolled",
 ]

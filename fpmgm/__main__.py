@@ -16,6 +16,7 @@ USAGE = """usage: fpmgm COMMAND [--field value ...]
 
 commands:
   train RECIPE               train a model, or continue a run: {recipes}
+  convert SOURCE DEST        an MDLM of ours, of Lightning or of the hub becomes an FP-MDLM or MDLM, or back
   sample [MODEL]             write text; without a model, with the bundled one
   evaluate [MODEL ...]       validation and generative perplexity, diversity, cost, side by side
   sweep PRESET [MODEL ...]   a grid of sampling settings: budgets, steps, allocations, reuse, nucleus, solver
@@ -70,6 +71,12 @@ def _train(arguments: Sequence[str]) -> None:
     print(train(config, arguments[0], recipe))
 
 
+def _convert(arguments: Sequence[str]) -> None:
+    from fpmgm.commands.convert import ConvertCommand, run_convert
+
+    run_convert(_parse(ConvertCommand, "convert", arguments))
+
+
 def _sample(arguments: Sequence[str]) -> None:
     from fpmgm.commands.sample import SampleCommand, run_sample
 
@@ -114,6 +121,7 @@ def _push(arguments: Sequence[str]) -> None:
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "train": _train,
+    "convert": _convert,
     "sample": _sample,
     "info": _info,
     "evaluate": _evaluate,

@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -32,19 +34,9 @@ class Model:
     card: str = ""
 
     def save(self, folder: str | Path, *, dtype: torch.dtype = torch.float32) -> None:
-        """Write a model folder, whole or not at all: beside its place first, then renamed."""
-        folder = Path(folder)
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        scratch = folder.with_name(f".{folder.name}.{os.getpid()}")
-        shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir()
-        try:
+        """Write a model folder, whole or not at all."""
+        with whole_folder(Path(folder)) as scratch:
             self._write(scratch, dtype)
-            shutil.rmtree(folder, ignore_errors=True)
-            os.replace(scratch, folder)
-        except BaseException:
-            shutil.rmtree(scratch, ignore_errors=True)
-            raise
 
     def _write(self, folder: Path, dtype: torch.dtype) -> None:
         settings = {"model_type": KIND, **asdict(self.config)}
@@ -55,6 +47,22 @@ class Model:
         if self.tokenizer:
             (folder / "tokenizer.json").write_text(self.tokenizer)
         (folder / "README.md").write_text(self.card)
+
+
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """A new folder to write to, beside its place; it is renamed at the end, and removed if there was an error."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    scratch = folder.with_name(f".{folder.name}.{os.getpid()}")
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
+    try:
+        yield scratch
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(scratch, folder)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
 
 
 def write_tensors(tensors: dict[str, torch.Tensor], file: Path) -> None:
@@ -71,15 +79,17 @@ def load(source: str | Path = DEFAULT) -> Model:
 
 
 def find_folder(source: str) -> Path:
-    """The model folder of a bundled name, a path or a hub id, in this order."""
+    """The model folder of a bundled name, a path or a hub id (owner/name or owner/name@revision), in this order."""
     if (BUNDLED / source / "config.json").is_file():
         return BUNDLED / source
     if Path(source).is_dir():
         return Path(source)
-    if source.count("/") == 1 and not Path(source).exists() and not source.startswith((".", "/")):
+    name, _, revision = source.partition("@")
+    if name.count("/") == 1 and not Path(source).exists() and not source.startswith((".", "/")):
         from huggingface_hub import snapshot_download
 
-        return Path(snapshot_download(source, allow_patterns=["*.json", "*.safetensors", "README.md"]))
+        files = ["*.json", "*.safetensors", "README.md"]
+        return Path(snapshot_download(name, revision=revision or None, allow_patterns=files))
     bundled = sorted(path.name for path in BUNDLED.glob("*")) if BUNDLED.is_dir() else []
     have = f"bundled are {', '.join(bundled)}" if bundled else "none is bundled yet"
     raise ValueError(f"no model at {source!r}; give a model folder or a hub id owner/name ({have})")
@@ -97,7 +107,7 @@ def load_folder(folder: Path) -> Model:
         denoiser=denoiser.eval(),
         config=config,
         tokenizer=tokenizer.read_text() if tokenizer.is_file() else "",
-        generation=_read_json(generation) if generation.is_file() else {},
+        generation=read_json(generation) if generation.is_file() else {},
         card=card.read_text() if card.is_file() else "",
     )
 
@@ -105,7 +115,7 @@ def load_folder(folder: Path) -> Model:
 def _read_weights(folder: Path, denoiser: Denoiser) -> dict[str, torch.Tensor]:
     weights = folder / "model.safetensors"
     if not weights.is_file():
-        raise ValueError(f"{folder} has no model.safetensors{_pickle_hint(folder)}")
+        raise ValueError(f"{folder} has no model.safetensors{pickle_hint(folder)}")
     try:
         tensors = load_file(weights)
     except SafetensorError as error:
@@ -125,8 +135,8 @@ def read_config(folder: Path) -> MDLMConfig:
     """The network of a model folder."""
     file = folder / "config.json"
     if not file.is_file():
-        raise ValueError(f"{folder} is not a model folder: it has no config.json{_pickle_hint(folder)}")
-    settings = _read_json(file)
+        raise ValueError(f"{folder} is not a model folder: it has no config.json{pickle_hint(folder)}")
+    settings = read_json(file)
     if settings.pop("model_type", None) != KIND:
         raise ValueError(f"{file} is of another kind of model; fpmgm reads model_type {KIND}")
     names = {field.name for field in fields(MDLMConfig)}
@@ -136,7 +146,8 @@ def read_config(folder: Path) -> MDLMConfig:
     return MDLMConfig(**settings)
 
 
-def _read_json(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> dict[str, Any]:
+    """The settings in a JSON file."""
     try:
         settings = json.loads(file.read_text())
     except ValueError as error:
@@ -146,6 +157,7 @@ def _read_json(file: Path) -> dict[str, Any]:
     return settings
 
 
-def _pickle_hint(folder: Path) -> str:
+def pickle_hint(folder: Path) -> str:
+    """What to add to a complaint about a folder that holds a pickle."""
     pickles = [file.name for file in folder.glob("*") if file.suffix in (".bin", ".pt", ".pth", ".ckpt", ".pkl")]
     return f"; {pickles[0]} is a pickle, and pickles are never read" if pickles else ""

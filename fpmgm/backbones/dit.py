@@ -273,9 +273,14 @@ class TimeEmbedder(nn.Module):
         return self.mlp(sinusoids.to(next(self.mlp.parameters()).dtype))
 
 
+def rotary_frequencies(head_width: int, device: torch.device | None = None) -> Float[Tensor, " F"]:
+    """The angle of every pair of a head's numbers from one position to the next; the checkpoints' inv_freq."""
+    return 10_000.0 ** -(torch.arange(0, head_width, 2, device=device, dtype=torch.float32) / head_width)
+
+
 def _rotation(z: Tokens, head_width: int, dtype: torch.dtype) -> Rotation:
     """Rotary angles over the whole head width, halves rotated (not pairs), in float32 whatever the weights are."""
-    frequencies = 10_000.0 ** -(torch.arange(0, head_width, 2, device=z.device, dtype=torch.float32) / head_width)
+    frequencies = rotary_frequencies(head_width, z.device)
     angles = torch.outer(torch.arange(z.shape[1], device=z.device, dtype=torch.float32), frequencies)
     angles = torch.cat([angles, angles], dim=-1)[None, :, None]
     return Rotation(angles.cos().to(dtype), angles.sin().to(dtype))

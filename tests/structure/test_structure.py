@@ -14,7 +14,7 @@ ROOT = PACKAGE.parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = [
-    {"types", "names", "symbols", "provenance"},
+    {"types", "names", "symbols", "provenance", "layer_map", "pickled"},
     {"randomness", "draws", "masking"},
     {"solvers", "reuse", "transitions", "budget"},
     {"gradients", "injection"},
@@ -23,7 +23,7 @@ LAYERS = [
     {"sampling", "objectives", "checkpoint"},
     {"teachers"},
     {"consistency", "sdtt"},
-    {"generation", "data"},
+    {"generation", "data", "foreign", "convert"},
     {"evaluation", "replay"},
     {"training"},
     {"recipes"},

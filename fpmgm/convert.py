@@ -1,0 +1,53 @@
+"""Conversion: a plain stack becomes a fixed-point model by a layer map (the paper's pretrained model conversion)."""
+
+import math
+from dataclasses import replace
+
+from fpmgm.backbones.dit import MDLMConfig, mdlm
+from fpmgm.checkpoint import Model
+from fpmgm.layer_map import LayerMap
+
+
+def to_fixed_point(
+    model: Model, layer_map: LayerMap, *, a: float = 0.5, b: float = 0.5, injection: str = "mlp"
+) -> Model:
+    """The fixed-point model made of the mapped layers, with an injection that returns a h + b h_pre, exactly.
+
+    (1, 0) makes it a plain loop of the fixed-point layers; (1/2, 1/2) keeps their input injected. Embedding, time
+    embedder and head are the source's. It needs adaptation before it is of use.
+    """
+    check_map(model.config, layer_map)
+    if not (math.isfinite(a) and math.isfinite(b)):
+        raise ValueError(f"(a, b) is ({a}, {b}); both must be finite")
+    config = replace(
+        model.config,
+        num_pre=len(layer_map.pre),
+        num_fp=len(layer_map.fp),
+        num_post=len(layer_map.post),
+        injection=injection,
+    )
+    denoiser = mdlm(config)
+    assert denoiser.injection is not None
+    denoiser.injection.set_exact(a, b)
+    source, weights = model.denoiser.state_dict(), denoiser.state_dict()
+    for name, weight in weights.items():
+        if name.startswith("backbone."):
+            weight.copy_(source[_source_name(name, layer_map)])
+    return Model(denoiser=denoiser.eval(), config=config, tokenizer=model.tokenizer)
+
+
+def check_map(config: MDLMConfig, layer_map: LayerMap) -> None:
+    """Raise a ValueError if the network cannot be cut by that map."""
+    if config.num_fp:
+        raise ValueError("the source has a fixed point already; a layer map cuts a plain stack")
+    if config.is_causal:
+        raise ValueError("the source is a causal model; a layer map cuts an MDLM")
+    layer_map.check_depth(config.num_pre)
+
+
+def _source_name(name: str, layer_map: LayerMap) -> str:
+    """The source's name of a tensor: backbone.blocks.1.norm1.weight is backbone.blocks.5.norm1.weight with 1/6/12."""
+    if not name.startswith("backbone.blocks."):
+        return name
+    backbone, blocks, index, *rest = name.split(".")
+    return ".".join([backbone, blocks, str(layer_map.layers[int(index)] - 1), *rest])
