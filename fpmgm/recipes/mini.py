@@ -16,6 +16,7 @@ TEXT_MINI = Training(
     model=Network(width=192, num_heads=6, num_pre=1, num_fp=1, num_post=1, dropout=0.0),
     data=TextConfig(source="poetry", tokenizer="bpe-2048", length=128),
     optim=OptimConfig(lr=1e-3, warmup=100, decay="cosine", ema=0.999, injection_lr=0.1),
+    embedding_start="normal",
     injection_start="mean",  # with its small learning rate: off the plateau in 150 updates instead of 300
     updates=5000,
     batch_size=32,
