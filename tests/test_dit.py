@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 import fpmgm
-from fpmgm.backbones.dit import DiT, MDLMConfig
+from fpmgm.backbones.dit import DiT, MDLMConfig, mdlm
 from fpmgm.budget import Cost
 from fpmgm.denoiser import Denoiser
 from fpmgm.injection import Injection
