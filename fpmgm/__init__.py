@@ -27,14 +27,13 @@ from fpmgm.objectives import MaskedCrossEntropy
 from fpmgm.randomness import Streams, generator
 from fpmgm.reuse import ThreeStateReuse, full_reuse, no_reuse, reuse_by_name, three_state_reuse
 from fpmgm.sampling import Sampled, Step, even_times, left_to_right, masked_start, sample
-from fpmgm.sdtt import SDTT
+from fpmgm.sdtt import SelfDistillation
 from fpmgm.solvers import Solution, anderson, picard, solver_by_name
 from fpmgm.transitions import Ancestral, Cap, Conf, Confidence, Halton, Loop, Remasking, Rescale
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "SDTT",
     "Ancestral",
     "Cap",
     "Conf",
@@ -57,6 +56,7 @@ __all__ = [
     "Remasking",
     "Rescale",
     "Sampled",
+    "SelfDistillation",
     "Solution",
     "Step",
     "Streams",

@@ -3,6 +3,7 @@
 import io
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
 from typing import Any, TypeVar
@@ -15,7 +16,7 @@ from fpmgm.names import choose
 USAGE = """usage: fpmgm COMMAND [--field value ...]
 
 commands:
-  train RECIPE               train a model, or continue a run: {recipes}
+  train RECIPE               train a model, or continue a run
   convert SOURCE DEST        an MDLM of ours, of Lightning or of the hub becomes an FP-MDLM or MDLM, or back
   sample [MODEL]             write text; without a model, with the bundled one
   evaluate [MODEL ...]       validation and generative perplexity, diversity, cost, side by side
@@ -26,6 +27,9 @@ commands:
   info [NAME]                parameters, blocks and cost of a model or a recipe
   push MODEL OWNER/NAME      put a model on the hub
   quickstart                 watch the bundled model write, then see what four budgets buy
+
+recipes:
+{recipes}
 
 fpmgm COMMAND --help lists the fields of a command; fpmgm --version prints the version."""
 
@@ -38,7 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         from fpmgm.recipes import RECIPES
 
-        print(USAGE.format(recipes=", ".join(RECIPES)))
+        recipes = textwrap.fill(
+            ", ".join(RECIPES), 78, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
+        )
+        print(USAGE.format(recipes=recipes))
         return 0
     if arguments[0] == "--version":
         print(f"fpmgm {__version__}")

@@ -54,7 +54,7 @@ class StepsNoise(Noise):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SDTT:
+class SelfDistillation:
     """The divergence between the student and what the teacher says on the way, mean over masked tokens."""
 
     round_updates: int

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 import fpmgm
-from fpmgm.backbones.dit import DiT, MDLMConfig
+from fpmgm.backbones.dit import DiT, MDLMConfig, mdlm
 from fpmgm.budget import Cost
 from fpmgm.denoiser import Denoiser
 from fpmgm.injection import Injection
@@ -75,6 +75,20 @@ def test_fresh_weights_are_mdlms() -> None:
     for name, parameter in backbone.named_parameters():
         is_zero = "adaLN_modulation" in name or "output_layer.linear" in name
         assert bool((parameter == 0).all()) == is_zero, name
+
+
+def test_embeddings_are_normal_with_a_fixed_point_or_on_request() -> None:
+    plain = replace(SMALL, width=64, vocab_size=200, num_pre=1, num_fp=0, num_post=0)
+    spreads = {
+        (bool(config.num_fp), how): float(
+            mdlm(config, embeddings=how).backbone.embed(torch.arange(200)[None]).std().detach()
+        )
+        for config in (plain, replace(plain, num_fp=1, num_post=1))
+        for how in ("auto", "uniform", "normal")
+    }
+    normal = {(True, "auto"), (True, "normal"), (False, "normal")}
+    assert {key for key, spread in spreads.items() if 0.9 < spread < 1.1} == normal
+    assert {key for key, spread in spreads.items() if spread < 0.1} == set(spreads) - normal
 
 
 def test_a_fresh_network_predicts_uniformly_so_its_loss_is_log_50257() -> None:

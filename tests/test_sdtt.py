@@ -10,7 +10,7 @@ import torch
 
 from fpmgm.denoiser import Denoiser
 from fpmgm.randomness import generator
-from fpmgm.sdtt import SDTT, StepsNoise, corrected_times, published_times
+from fpmgm.sdtt import SelfDistillation, StepsNoise, corrected_times, published_times
 from fpmgm.teachers import DIVERGENCES, log_probabilities
 from tests.conftest import Build
 
@@ -43,7 +43,7 @@ def test_the_teachers_targets_have_the_distribution_found_by_enumeration(small_m
             second = log_p_of(teacher, z)
             for i in range(2):  # the second step's reveal changes no target: it is the last to speak
                 expected[i] += p * (first if shown[i] else second)[i].exp().double()
-    objective = SDTT(round_updates=1, first_steps=4)
+    objective = SelfDistillation(round_updates=1, first_steps=4)
     masked = torch.full((num, 2), 2)
     noise = replace(objective.draw(teacher, masked, rng=generator(1)), t=torch.full((num,), t))
     said = objective.teacher_says(teacher, masked, noise)
@@ -54,7 +54,7 @@ def test_the_teachers_targets_have_the_distribution_found_by_enumeration(small_m
 
 def test_a_token_once_revealed_keeps_what_was_said_then(small_model: Build) -> None:
     teacher = small_model(**TINY)
-    objective = SDTT(round_updates=1, first_steps=4)
+    objective = SelfDistillation(round_updates=1, first_steps=4)
     z = torch.full((1, 2), 2)
     noise = objective.draw(teacher, z, rng=generator(0))
     reveal = torch.tensor([[[0.0, 1.0]], [[0.0, 0.0]]])  # the first position in the first step
@@ -69,7 +69,7 @@ def test_a_token_once_revealed_keeps_what_was_said_then(small_model: Build) -> N
 def test_the_loss_is_the_mean_divergence_over_masked_tokens(small_model: Build, divergence: str) -> None:
     student, teacher = small_model(**PLAIN), small_model(seed=4, **PLAIN)
     x = torch.randint(0, 11, (5, 16), generator=generator(0))
-    objective = SDTT(round_updates=10, first_steps=8, divergence=divergence)
+    objective = SelfDistillation(round_updates=10, first_steps=8, divergence=divergence)
     noise = objective.draw(student, x, rng=generator(1), update=10)
     assert noise.dt == 0.25
     found = float(objective.loss(student, x, noise, teacher).total.detach())
@@ -95,7 +95,7 @@ def test_the_published_times_are_skewed_and_the_corrected_ones_are_where_steps_b
 
 
 def test_steps_double_every_round_and_the_student_then_becomes_the_teacher() -> None:
-    objective = SDTT(round_updates=100)
+    objective = SelfDistillation(round_updates=100)
     assert [round(1 / objective.step_size(update)) for update in (0, 99, 100, 250)] == [1024, 1024, 512, 256]
     assert [update for update in range(301) if objective.is_round_start(update)] == [100, 200, 300]
 
@@ -104,7 +104,7 @@ def test_steps_double_every_round_and_the_student_then_becomes_the_teacher() -> 
 def test_the_parts_of_a_batch_add_up_and_only_the_student_learns(small_model: Build, cut: dict[str, Any]) -> None:
     student, teacher = small_model(**cut), small_model(seed=4, **cut)
     x = torch.randint(0, 11, (6, 16), generator=generator(0))
-    objective = SDTT(round_updates=10, first_steps=8, times="published")
+    objective = SelfDistillation(round_updates=10, first_steps=8, times="published")
     noise: StepsNoise = objective.draw(student, x, rng=generator(1))
     whole = objective.loss(student, x, noise, teacher).total
     parts = [objective.loss(student, x[part], noise.rows(part), teacher).total for part in (slice(0, 2), slice(2, 6))]
@@ -127,4 +127,4 @@ def test_the_parts_of_a_batch_add_up_and_only_the_student_learns(small_model: Bu
 )
 def test_settings_of_sdtt_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        SDTT(**{"round_updates": 1, **settings})
+        SelfDistillation(**{"round_updates": 1, **settings})

@@ -183,7 +183,7 @@ def test_a_resume_with_other_settings_is_refused_and_names_them(config: Training
 
 
 def test_the_weighting_of_the_loss_is_the_one_asked_for(config: Training) -> None:
-    objective = replace(config, weighting="masked").objective
+    objective = replace(config, weighting="masked").objective()
     assert isinstance(objective, MaskedCrossEntropy)
     assert objective.weighting == "masked"
     with pytest.raises(ValueError, match="unknown weighting 'maskd'; did you mean 'masked'"):

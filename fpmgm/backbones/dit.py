@@ -75,11 +75,15 @@ class MDLMConfig(Network):
             raise ValueError(f"mask_id is {self.mask_id}; it must be below vocab_size {self.vocab_size}")
 
 
-def mdlm(config: MDLMConfig, *, seed: int = 0) -> Denoiser:
+EMBEDDINGS = ("auto", "uniform", "normal")
+
+
+def mdlm(config: MDLMConfig, *, seed: int = 0, embeddings: str = "auto") -> Denoiser:
     """A denoiser with fresh weights: at first every block is the identity and every logit 0.
 
-    A plain stack starts as MDLM does. With a fixed point the embeddings are drawn from N(0, 1), some twenty times as
-    large: what the injection adds to every position alike would drown smaller ones (docs/log.md, 2026-11-16).
+    Embeddings are `uniform`, as MDLM's, or `normal`, from N(0, 1) and some twenty times as large. `auto` is `normal`
+    with a fixed point, where what the injection adds to every position alike would drown smaller ones (docs/log.md,
+    2026-11-16), and `uniform` for a plain stack.
 
     >>> with torch.device("meta"):
     ...     fp = mdlm(MDLMConfig(num_pre=1, num_fp=1, num_post=1))
@@ -93,7 +97,7 @@ def mdlm(config: MDLMConfig, *, seed: int = 0) -> Denoiser:
         if config.num_fp:
             injection = Injection(config.injection, config.width, has_projection=config.has_projection)
         backbone = DiT(config)
-        if config.num_fp:
+        if embeddings == "normal" or (embeddings == "auto" and config.num_fp):
             nn.init.normal_(backbone.vocab_embed.embedding)
         return Denoiser(backbone, cost, injection=injection, frozen_dropout=config.frozen_dropout)
 

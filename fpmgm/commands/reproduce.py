@@ -7,7 +7,8 @@ from typing import Annotated
 import tyro
 
 from fpmgm.checkpoint import BUNDLED
-from fpmgm.commands import open_console
+from fpmgm.commands import contest, open_console
+from fpmgm.commands.contest import Contest, Contestant
 from fpmgm.commands.evaluate import COSTS, MEASURED, MODEL, announce, draw_rows, judge_named, varied
 from fpmgm.evaluation.sweep import PRESETS, Protocol, run_sweep
 from fpmgm.evaluation.tables import markdown
@@ -16,6 +17,7 @@ from fpmgm.names import choose
 from fpmgm.provenance import provenance
 
 BUDGETS = (24, 48, 96, 192, 384)
+CONTESTS: dict[str, tuple[Contestant, ...]] = {"text-mini": contest.TEXT_MINI}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +51,13 @@ class ReproduceCommand:
     judge: str = "auto"
     """Who judges samples: smollm2, a causal model of ours or of the hub; auto: the bundled judge; empty: nobody."""
     seed: int = 0
+    contest: bool = True
+    """Also train the stages and fill the table of all contestants; some hours."""
+    runs: str = "runs/reproduce"
+    """The folder of the run folders of the contest."""
+    contest_samples: int = 256
+    second_judge: str = "smollm2"
+    """Who judges the headline lines of the contest too; empty: nobody."""
 
     def __post_init__(self) -> None:
         choose("report", self.report, REPORTS)
@@ -71,7 +80,27 @@ def run_reproduce(command: ReproduceCommand) -> None:
         images = "\n".join(f"![{stage.title}]({file.name})" for file in pictures)
         parts.append(f"## {stage.title}\n\n{images}\n\n{table}")
         (folder / "README.md").write_text("\n".join(parts))
+    if command.contest:
+        held = Contest(
+            folder=folder,
+            runs=Path(command.runs),
+            contestants=CONTESTS[command.report],
+            budgets=BUDGETS,
+            num_samples=command.contest_samples,
+            judge=judge,
+            second_judge=command.second_judge,
+            seed=command.seed,
+        )
+        parts.append(f"## The contest\n\n{_rules(command)}\n\n{held.run()}\n")
+        (folder / "README.md").write_text("\n".join(parts))
     console.print(f"wrote {folder / 'README.md'}", soft_wrap=True)
+
+
+def _rules(command: ReproduceCommand) -> str:
+    return (
+        f"{command.contest_samples} samples a cell. A cell is the generative perplexity with its 95 % interval over "
+        "samples, or, of several seeds of training, their mean and range; the entropy is in brackets."
+    )
 
 
 def _heading(command: ReproduceCommand, judge: str) -> str:

@@ -1,6 +1,6 @@
 """Plots of results, as PNG and SVG: on white, in colours and markers that print and screens of any mode tell apart."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,21 @@ def heat_map(
     axis.set_yticks(range(len(lines)), [str(line) for line in lines])
     axis.set(xlabel=titles[0], ylabel=titles[1])
     figure.colorbar(image, label=titles[2])
+    return save(figure, file)
+
+
+def lines_by_update(series: Mapping[str, Sequence[tuple[int, float]]], title: str, file: Path) -> list[Path]:
+    """A number of some runs by update, smoothed where there are many."""
+    figure = Figure(figsize=(6.5, 3.6), layout="constrained", facecolor="white")
+    axis = figure.subplots()
+    for index, (name, points) in enumerate(series.items()):
+        updates, values = (np.array(column, float) for column in zip(*points, strict=True))
+        window = max(1, len(values) // 60)
+        smooth = np.convolve(values, np.ones(window) / window, mode="valid")
+        axis.plot(updates[window - 1 :], smooth, color=COLOURS[index % len(COLOURS)], linewidth=1.4, label=name)
+    axis.set(xlabel="update", ylabel=title)
+    axis.legend(frameon=False)
+    axis.grid(alpha=0.3)
     return save(figure, file)
 
 

@@ -116,7 +116,7 @@ def measure_cell(cell: Cell, protocol: Protocol) -> Row:
         metrics["mauve"] = asdict(mauve_interval(_features(readings), real))
     return {
         "model": cell.model,
-        "weights": _weights(cell.model),
+        "weights": weights_of(cell.model),
         "sampling": {**asdict(sampling), "steps": out.steps, "allocation": out.allocation},
         **matched,
         "block_evals": out.block_evals,
@@ -173,7 +173,7 @@ def key_of(cell: Cell, protocol: Protocol) -> str:
     sampling = with_saved_settings(_generation(cell.model), cell.sampling)
     parts: list[Any] = [
         cell.model,
-        _weights(cell.model),
+        weights_of(cell.model),
         asdict(sampling),
         asdict(protocol),
         _judge_weights(protocol.judge),
@@ -184,7 +184,8 @@ def key_of(cell: Cell, protocol: Protocol) -> str:
 
 
 @lru_cache(maxsize=64)
-def _weights(model: str) -> str:
+def weights_of(model: str) -> str:
+    """What tells the weights of a model from any others."""
     file = find_folder(model) / "model.safetensors"
     if not file.is_file():
         raise ValueError(f"{file.parent} has no model.safetensors")
@@ -202,7 +203,7 @@ def _generation(model: str) -> dict[str, Any]:
 def _judge_weights(judge: str) -> str:
     """A judge of ours counts by its weights, any other by its name."""
     try:
-        return _weights(judge) if judge and judge != "smollm2" else judge
+        return weights_of(judge) if judge and judge != "smollm2" else judge
     except (ValueError, OSError):
         return judge
 

@@ -76,7 +76,7 @@ def _number(value: Any) -> float | None:
 
 
 def shown(value: Any, digits: int) -> str:
-    """A number, an interval or a text, as a table shows it.
+    """A number, an interval (with a note, if it has one) or a text, as a table shows it.
 
     >>> shown({"value": 12.345, "low": 11.9, "high": 12.8}, 1)
     '12.3 [11.9, 12.8]'
@@ -86,5 +86,6 @@ def shown(value: Any, digits: int) -> str:
     if value is None:
         return ""
     if isinstance(value, dict):
-        return f"{value['value']:.{digits}f} [{value['low']:.{digits}f}, {value['high']:.{digits}f}]"
+        interval = f"{value['value']:.{digits}f} [{value['low']:.{digits}f}, {value['high']:.{digits}f}]"
+        return f"{interval} {value['note']}" if "note" in value else interval
     return f"{value:.{digits}f}" if isinstance(value, float) else str(value)

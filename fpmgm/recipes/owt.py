@@ -4,6 +4,13 @@ fpmgm train owt         FP-MDLM, 1/1/1 blocks, length 1024, 1M updates (the pape
 fpmgm train owt-mdlm    MDLM, 12 blocks, the same
 fpmgm train owt-128     the proxy that hyperparameters were tuned on: length 128, 100,000 updates
 
+Stages; the first two start from the runs above, where `--init` says otherwise from another model:
+
+fpmgm train owt-cofre       30,000 updates of consistency, weight 0.1 after 5,000; stops 15 % above the start
+fpmgm train owt-mdlm-cons   the same for MDLM
+fpmgm train owt-sdtt        SDTT as published: 7 rounds of 10,000 updates, steps from 1/1024, batches of 128
+fpmgm train owt-adapt       the public MDLM (hub) made an FP-MDLM by layers 1/6/12: 40,000 updates of its KL
+
 Run on several GPUs with `accelerate launch -m fpmgm train owt --mixed-precision bf16 --micro-batch-size 32`. Not run
 here: it needs the hub and GPUs. The paper's validation perplexities are 47.10 (MDLM) and 53.28 (FP-MDLM) for the proxy.
 """
@@ -12,7 +19,7 @@ from dataclasses import replace
 
 from fpmgm.backbones.dit import Network
 from fpmgm.data.text import TextConfig
-from fpmgm.training.config import Training
+from fpmgm.training.config import ConsistencyConfig, DistillationConfig, Training
 from fpmgm.training.optim import OptimConfig
 
 OWT = Training(
@@ -28,3 +35,33 @@ OWT = Training(
 OWT_MDLM = replace(OWT, model=Network(num_pre=12), optim=replace(OWT.optim, lr=3e-4))
 
 OWT_128 = replace(OWT, data=replace(OWT.data, length=128), updates=100_000)
+
+OWT_COFRE = replace(
+    OWT,
+    init="runs/owt/model",
+    consistency=ConsistencyConfig(weight=0.1),
+    stop_above=0.15,
+    snapshot_every=5000,
+    updates=30_000,
+    validate_every=1000,
+)
+
+OWT_MDLM_CONS = replace(OWT_COFRE, init="runs/owt-mdlm/model", model=OWT_MDLM.model, optim=OWT_MDLM.optim)
+
+OWT_SDTT = replace(
+    OWT_MDLM,
+    init="runs/owt-mdlm/model",
+    sdtt=DistillationConfig(rounds=7, first_steps=1024, times="published"),
+    updates=70_000,
+    batch_size=128,
+    validate_every=10_000,
+)
+
+OWT_ADAPT = replace(
+    OWT,
+    init="runs/mdlm-owt",
+    init_map="1/6/12",
+    consistency=ConsistencyConfig(weight=0.1, warmup=1 / 8, teacher="runs/mdlm-owt", distance="kl", temperature=1.5),
+    updates=40_000,
+)
+"""`runs/mdlm-owt` is the public model: fpmgm convert kuleshov-group/mdlm-owt runs/mdlm-owt --map none."""

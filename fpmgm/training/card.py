@@ -1,6 +1,5 @@
 """Model cards: the exact command, the curves, the validation perplexity and uncurated samples of a run."""
 
-import json
 import math
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from fpmgm.provenance import provenance
 from fpmgm.randomness import Streams
 from fpmgm.sampling import left_to_right, masked_start
 from fpmgm.training.config import Training
+from fpmgm.training.state import read_metrics
 
 CURVES = "curves.png"
 NUM_SAMPLES = 20
@@ -22,7 +22,7 @@ NUM_SAMPLES = 20
 
 def write_model(folder: Path, model: Model, config: Training, recipe: Training, name: str) -> None:
     """Write the model folder of the run in `folder`, with card and curves."""
-    metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    metrics = read_metrics(folder)
     replace(model, card=model_card(model, config, recipe, name, metrics)).save(folder / "model")
     plot_curves(folder / "model" / CURVES, metrics)
 
@@ -52,9 +52,9 @@ def model_card(model: Model, config: Training, recipe: Training, name: str, metr
         "",
         f"    {command_of(config, recipe, name)}",
         "",
-        f"{config.updates:,} updates of {config.batch_size} sequences of `{config.data.source}`, {_hours(metrics)} of",
+        f"{last['update']:,} updates of {config.batch_size} sequences of `{config.data.source}`, {_hours(metrics)} of",
         f"updates on {made['hardware']}. Card written by fpmgm {made['fpmgm']}, commit {made['commit'] or 'unknown'},",
-        f"torch {made['torch']}. The weights are the moving average.",
+        f"torch {made['torch']}. The weights are the moving average.{_stopped(config, last)}",
         "",
         f"![Loss by update, and validation perplexity]({CURVES})",
         "",
@@ -68,6 +68,15 @@ def model_card(model: Model, config: Training, recipe: Training, name: str, metr
         _samples(model),
     )
     return "\n".join(lines)
+
+
+def _stopped(config: Training, last: dict[str, Any]) -> str:
+    if "stopped" not in last:
+        return ""
+    return (
+        f"\nStopped before its {config.updates:,} updates, at the first validation perplexity above "
+        f"{last['stopped']:.2f}: that of the start and {config.stop_above:.0%} more."
+    )
 
 
 def command_of(config: Training, recipe: Training, name: str) -> str:

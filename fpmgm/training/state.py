@@ -25,11 +25,15 @@ class TrainState:
     model: nn.Module
     ema: AveragedModel
     optimiser: torch.optim.Optimizer
+    teacher: nn.Module | None = None
+    """A teacher that changes during the run."""
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor of the state by name."""
         found = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
         found |= {f"ema.{name}": tensor for name, tensor in self.ema.module.state_dict().items()}
+        if self.teacher is not None:
+            found |= {f"teacher.{name}": tensor for name, tensor in self.teacher.state_dict().items()}
         for name, parameter in self.model.named_parameters():
             for key, value in self.optimiser.state[parameter].items():
                 found[f"optimiser.{key}.{name}"] = value
@@ -44,6 +48,8 @@ class TrainState:
         self.model.load_state_dict(_below("model.", tensors))
         self.ema.module.load_state_dict(_below("ema.", tensors))
         self.ema.n_averaged.fill_(num_averaged)
+        if self.teacher is not None:
+            self.teacher.load_state_dict(_below("teacher.", tensors))
         kept = _below("optimiser.", tensors)
         for name, parameter in self.model.named_parameters():
             found = {key.split(".")[0]: value for key, value in kept.items() if key.split(".", 1)[1] == name}
@@ -86,6 +92,11 @@ def load_state(path: Path, state: TrainState) -> int:
     about = json.loads((path / "state.json").read_text())
     state.load(load_file(path / "state.safetensors"), about["num_averaged"])
     return int(about["update"])
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """The rows of a run's metrics.jsonl, one an update."""
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -1,0 +1,219 @@
+"""The contest of the miniature: every base model and stage, trained if need be, measured at every budget."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from fpmgm.checkpoint import find_folder, load, read_config
+from fpmgm.commands.evaluate import VALIDATION_ITERS, announce
+from fpmgm.evaluation.held_out import held_out_sequences, text_for
+from fpmgm.evaluation.likelihood import perplexity
+from fpmgm.evaluation.plots import lines_by_update, quality_against_cost
+from fpmgm.evaluation.sweep import Cell, Protocol, Row, read_rows, run_sweep, weights_of
+from fpmgm.evaluation.tables import Column, markdown
+from fpmgm.generation import Sampling
+from fpmgm.recipes import RECIPES
+from fpmgm.training.loop import train
+from fpmgm.training.state import read_metrics
+
+REUSES = ("none", "full", "three-state")
+REFERENCE = "MDLM"
+"""The contestant whose entropy the others are matched to."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contestant:
+    """A line of the table: a bundled base model, or a stage that is trained from one."""
+
+    name: str
+    recipe: str
+    is_base: bool = False
+    """Whether it is the model that the recipe's runs start from."""
+    changes: dict[str, Any] = field(default_factory=dict)
+    """Fields of the recipe that differ."""
+    num_seeds: int = 1
+    is_headline: bool = False
+    """Whether SmolLM2 judges it too, and its entropy is matched."""
+
+    def folders(self, runs: Path) -> Iterator[tuple[int, Path]]:
+        """(seed, run folder) of every run there is to make."""
+        slug = "".join(letter if letter.isalnum() else "-" for letter in self.name.lower())
+        for seed in range(0 if self.is_base else self.num_seeds):
+            yield seed, runs / f"{slug}-{seed}"
+
+    def models(self, runs: Path) -> list[str]:
+        """The models of this line; runs that are not finished are made or gone on with."""
+        recipe = RECIPES[self.recipe]
+        if self.is_base:
+            return [recipe.init]
+        found = []
+        for seed, folder in self.folders(runs):
+            config = replace(recipe, seed=seed, out=str(folder), **self.changes)
+            found.append(str(train(config, self.recipe, recipe)))
+        return found
+
+
+TEXT_MINI = (
+    Contestant(name=REFERENCE, recipe="text-mini-mdlm-cons", is_base=True, is_headline=True),
+    Contestant(name="MDLM + L_CONS", recipe="text-mini-mdlm-cons"),
+    Contestant(name="MDLM + SDTT", recipe="text-mini-sdtt", num_seeds=3, is_headline=True),
+    Contestant(name="FP-MDLM", recipe="text-mini-cofre", is_base=True, is_headline=True),
+    Contestant(name="FP-MDLM + L_CONS", recipe="text-mini-cofre", num_seeds=3, is_headline=True),
+    Contestant(name="FP-MDLM + SDTT", recipe="text-mini-fp-sdtt"),
+    Contestant(name="adapted FP-MDLM", recipe="text-mini-adapt"),
+    Contestant(name="adapted, fresh weights", recipe="text-mini-adapt", changes={"init": "", "init_map": ""}),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contest:
+    """Where a contest lies and how it is judged."""
+
+    folder: Path
+    runs: Path
+    """The folder of the run folders."""
+    contestants: tuple[Contestant, ...] = TEXT_MINI
+    budgets: tuple[int, ...] = (24, 48, 96, 192, 384)
+    num_samples: int = 256
+    judge: str = ""
+    second_judge: str = "smollm2"
+    """Who judges the headline lines too; empty: nobody."""
+    knob: str = "temperature"
+    """What is turned until entropies meet."""
+    seed: int = 0
+
+    def run(self) -> str:
+        """Train, measure and write; returns the Markdown of the report."""
+        models = {contestant.name: contestant.models(self.runs) for contestant in self.contestants}
+        lines = [
+            {
+                "name": contestant.name,
+                "reuse": reuse,
+                "models": models[contestant.name],
+                "headline": contestant.is_headline,
+            }
+            for contestant in self.contestants
+            for reuse in (REUSES if _has_fixed_point(models[contestant.name][0]) else ("none",))
+        ]
+        validation = {
+            contestant.name: [
+                self._validation(model, RECIPES[contestant.recipe].data.source) for model in models[contestant.name]
+            ]
+            for contestant in self.contestants
+        }
+        parts = [_validation_table(validation)]
+        rows = self._measure(lines, self.judge)
+        parts.append(f"### Generative perplexity (entropy), judge: {self.judge or 'none'}\n\n{self._table(rows)}")
+        parts += self._pictures(rows)
+        headline = [line for line in lines if line["headline"]]
+        if self.second_judge:
+            second = self._measure(headline, self.second_judge)
+            parts.append(f"### The same, judge: {self.second_judge}\n\n{self._table(second)}")
+        matched = self._measure(headline, self.judge, self._entropies(rows))
+        title = f"### The same with {self.knob} turned until the entropy is that of {REFERENCE} at the budget"
+        parts.append(f"{title}\n\n{self._table(matched)}")
+        return "\n\n".join(parts)
+
+    def _measure(
+        self, lines: Sequence[dict[str, Any]], judge: str, entropies: dict[int, float] | None = None
+    ) -> list[Row]:
+        """A row for every line, model and budget; with `entropies`, at those of each budget."""
+        knob = self.knob if entropies else ""
+        cells, names = [], []
+        for line in lines:
+            for model in line["models"]:
+                for budget in self.budgets:
+                    sampling = Sampling(budget=budget, reuse=line["reuse"], seed=self.seed)
+                    entropy = entropies[budget] if entropies else 0.0
+                    cells.append(Cell(model=model, sampling=sampling, knob=knob, entropy=entropy))
+                    names.append((line["name"], line["reuse"]))
+        protocol = Protocol(num_samples=self.num_samples, judge=judge)
+        rows = run_sweep(cells, protocol, self.folder / "contest.jsonl", on_cell=announce)
+        return [
+            {**row, "line": name, "budget": row["sampling"]["budget"]} for row, name in zip(rows, names, strict=True)
+        ]
+
+    def _entropies(self, rows: Sequence[Row]) -> dict[int, float]:
+        """Of the reference, by budget."""
+        return {row["budget"]: row["metrics"]["entropy"]["value"] for row in rows if row["line"][0] == REFERENCE}
+
+    def _table(self, rows: Sequence[Row]) -> str:
+        lines: dict[tuple[str, str], dict[int, list[Row]]] = {}
+        for row in rows:
+            lines.setdefault(row["line"], {}).setdefault(row["budget"], []).append(row)
+        table = [
+            {"line": line, **{str(budget): over_seeds(own) for budget, own in by.items()}} for line, by in lines.items()
+        ]
+        columns = [
+            Column(title="model", value=lambda row: row["line"][0]),
+            Column(title="reuse", value=lambda row: row["line"][1]),
+            *(_budget_column(budget) for budget in self.budgets),
+        ]
+        return markdown(table, columns)
+
+    def _validation(self, model: str, source: str) -> float:
+        """Validation perplexity on 512 held-out sequences, measured once for each set of weights."""
+        file = self.folder / "validation.jsonl"
+        key = weights_of(model)
+        for row in read_rows(file):
+            if row["weights"] == key:
+                return float(row["value"])
+        loaded = load(model)
+        x = held_out_sequences(text_for(loaded, source), 512)
+        found = asdict(perplexity(loaded.denoiser, x, num_iters=VALIDATION_ITERS))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with open(file, "a") as stream:
+            stream.write(json.dumps({"model": model, "weights": key, **found}) + "\n")
+        return float(found["value"])
+
+    def _pictures(self, rows: Sequence[Row]) -> list[str]:
+        """Quality against cost of each contestant's best reuse, and the loss of the adaptations."""
+        name = "perplexity_per_sample" if self.judge else "entropy"
+        first: dict[str, list[Row]] = {}
+        for row in rows:
+            wanted = "three-state" if _has_fixed_point(row["model"]) else "none"
+            if row["line"][1] == wanted:
+                first.setdefault(row["line"][0], []).append(row)
+        best = [{**row, "model": line} for line, own in first.items() for row in own if row["model"] == own[0]["model"]]
+        title = "generative perplexity" if self.judge else "unigram entropy"
+        quality_against_cost(best, name, title, self.folder / "contest")
+        found = ["![Quality against cost, first seed, three-state reuse](contest.png)"]
+        series = {
+            contestant.name: [(row["update"], row["base"]) for row in read_metrics(folder)]
+            for contestant in self.contestants
+            for _, folder in contestant.folders(self.runs)
+            if contestant.recipe.endswith("adapt")
+        }
+        if series:
+            lines_by_update(series, "cross entropy, nats a token", self.folder / "adaptation")
+            found.append("![Loss of adaptation, with and without the layers of the source](adaptation.png)")
+        return found
+
+
+def over_seeds(rows: Sequence[Row]) -> dict[str, Any]:
+    """A metric of one cell with its bootstrap interval, or the mean over seeds with their range; entropy beside it."""
+    name = "perplexity_per_sample" if "perplexity_per_sample" in rows[0]["metrics"] else "entropy"
+    values = [row["metrics"][name] for row in rows]
+    entropy = sum(row["metrics"]["entropy"]["value"] for row in rows) / len(rows)
+    is_met = all(row.get("matched", {}).get("is_met", True) for row in rows)
+    note = f"({entropy:.2f})" if is_met else f"({entropy:.2f}, not met)"
+    if len(rows) == 1:
+        return {**values[0], "note": note}
+    numbers = [value["value"] for value in values]
+    return {"value": sum(numbers) / len(numbers), "low": min(numbers), "high": max(numbers), "note": note}
+
+
+def _budget_column(budget: int) -> Column:
+    return Column(title=f"{budget} blocks", value=lambda row: row.get(str(budget)), best="lowest")
+
+
+def _validation_table(found: dict[str, list[float]]) -> str:
+    lines = ["### Validation perplexity", "", "| model | perplexity, by seed |", "| --- | --- |"]
+    lines += [f"| {name} | {', '.join(f'{value:.1f}' for value in values)} |" for name, values in found.items()]
+    return "\n".join(lines)
+
+
+def _has_fixed_point(model: str) -> bool:
+    return read_config(find_folder(model)).num_fp > 0

@@ -1,0 +1,83 @@
+"""Where a run starts: fresh weights or another model's, and the frozen teacher beside it."""
+
+from dataclasses import fields, replace
+
+from tokenizers import Tokenizer
+
+from fpmgm.backbones.dit import MDLMConfig, mdlm
+from fpmgm.checkpoint import Model, find_folder, load, read_config
+from fpmgm.convert import check_map, to_fixed_point
+from fpmgm.data.text import PackedText
+from fpmgm.denoiser import Denoiser
+from fpmgm.layer_map import LayerMap
+from fpmgm.training.config import EMA, SELF, Training
+
+TRAINING_ONLY = {"dropout", "frozen_dropout"}
+"""Settings of a network that its weights do not depend on."""
+
+
+def check_named_models(config: Training) -> None:
+    """A ValueError if the run cannot start from its `init` or learn from its teacher, before anything is loaded."""
+    if config.init:
+        source = read_config(find_folder(config.init))
+        if config.init_map:
+            check_map(source, LayerMap.parse(config.init_map))
+        _check_length(f"init {config.init}", source, config)
+    if name := _teacher_name(config):
+        source = read_config(find_folder(name))
+        if source.is_causal:
+            raise ValueError(f"teacher {name} is a causal model; a teacher must be a masked one")
+        _check_length(f"teacher {name}", source, config)
+
+
+def first_weights(config: Training, network: MDLMConfig, text: PackedText) -> Denoiser:
+    """The denoiser before the first update."""
+    if not config.init:
+        denoiser = mdlm(network, seed=config.seed, embeddings=config.embedding_start)
+        if denoiser.injection and config.injection_start == "mean":
+            denoiser.injection.set_exact(0.5, 0.5)
+        return denoiser
+    model = load(config.init)
+    check_tokenizer(f"init {config.init}", model, text)
+    if config.init_map:
+        model = to_fixed_point(model, LayerMap.parse(config.init_map), injection=network.injection)
+    for field in fields(MDLMConfig):
+        theirs, ours = getattr(model.config, field.name), getattr(network, field.name)
+        if theirs != ours and field.name not in TRAINING_ONLY:
+            raise ValueError(f"init {config.init} has {field.name} {theirs}, and the run has {ours}")
+    denoiser = mdlm(replace(network, vocab_size=model.config.vocab_size))
+    denoiser.load_state_dict(model.denoiser.state_dict())
+    return denoiser
+
+
+def named_teacher(config: Training, network: MDLMConfig, text: PackedText) -> Denoiser | None:
+    """The frozen model that the run learns from, if it names one."""
+    name = _teacher_name(config)
+    if not name:
+        return None
+    model = load(name)
+    check_tokenizer(f"teacher {name}", model, text)
+    if model.config.vocab_size != network.vocab_size or model.config.mask_id != network.mask_id:
+        raise ValueError(
+            f"teacher {name} has {model.config.vocab_size} symbols, and the run has {network.vocab_size}; "
+            "a teacher must have the student's"
+        )
+    return model.denoiser.eval().requires_grad_(False)
+
+
+def check_tokenizer(who: str, model: Model, text: PackedText) -> None:
+    """A ValueError if a model reads text otherwise than the run does."""
+    if not model.tokenizer:
+        return
+    if Tokenizer.from_str(model.tokenizer).get_vocab() != text.tokenizer.get_vocab():
+        raise ValueError(f"{who} has another tokenizer than the run; give --data.tokenizer its tokenizer.json")
+
+
+def _teacher_name(config: Training) -> str:
+    is_named = config.consistency.weight and config.consistency.teacher not in (SELF, EMA)
+    return config.consistency.teacher if is_named else ""
+
+
+def _check_length(who: str, source: MDLMConfig, config: Training) -> None:
+    if source.length != config.data.length:
+        raise ValueError(f"{who} is for sequences of {source.length} tokens, and the run has {config.data.length}")

@@ -1,0 +1,101 @@
+"""The contest: stages trained, measured and laid out by one command."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fpmgm import recipes
+from fpmgm.backbones.dit import Network
+from fpmgm.commands import contest
+from fpmgm.commands.contest import REFERENCE, Contest, Contestant, over_seeds
+from fpmgm.data.text import TextConfig
+from fpmgm.evaluation import sweep
+from fpmgm.training import loop
+from fpmgm.training.config import ConsistencyConfig, Training
+from fpmgm.training.loop import train
+from fpmgm.training.optim import OptimConfig
+
+VERSE = "".join(f"line {i} of a poem about the {word}\n" for i in range(300) for word in ("sea", "sky", "old oak"))
+PLAIN = Network(width=16, num_heads=2, num_pre=3, cond_width=8, dropout=0.0)
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Contest:
+    """A contest of two base models, a stage with two seeds and an adaptation, on a small text."""
+    monkeypatch.setenv("FPMGM_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "verse.txt").write_text(VERSE)
+    base = Training(
+        model=PLAIN,
+        data=TextConfig(source=str(tmp_path / "verse.txt"), tokenizer="bpe-300", length=16),
+        optim=OptimConfig(lr=1e-3, warmup=2, ema=0.9),
+        updates=3,
+        batch_size=4,
+        validation_sequences=8,
+        trackers=(),
+    )
+    fixed = replace(PLAIN, num_pre=1, num_fp=1, num_post=1)
+    plain_model = str(train(replace(base, out=str(tmp_path / "plain")), "plain"))
+    fixed_model = str(train(replace(base, model=fixed, out=str(tmp_path / "fixed")), "fixed"))
+    judge = replace(base, model=replace(PLAIN, is_causal=True), out=str(tmp_path / "judge"))
+    kl = ConsistencyConfig(weight=0.1, teacher=plain_model, distance="kl")
+    stages = {
+        "cons": replace(base, init=plain_model, consistency=ConsistencyConfig(weight=0.1)),
+        "cofre": replace(base, model=fixed, init=fixed_model, consistency=ConsistencyConfig(weight=0.1)),
+        "adapt": replace(base, model=fixed, init=plain_model, init_map="1/2/3", consistency=kl),
+    }
+    for name, recipe in stages.items():
+        monkeypatch.setitem(recipes.RECIPES, name, recipe)
+    return Contest(
+        folder=tmp_path / "out",
+        runs=tmp_path / "runs",
+        contestants=(
+            Contestant(name=REFERENCE, recipe="cons", is_base=True),
+            Contestant(name="FP-MDLM", recipe="cofre", is_base=True),
+            Contestant(name="FP-MDLM + L_CONS", recipe="cofre", num_seeds=2, is_headline=True),
+            Contestant(name="adapted", recipe="adapt"),
+            Contestant(name="adapted, fresh weights", recipe="adapt", changes={"init": "", "init_map": ""}),
+        ),
+        budgets=(6, 12),
+        num_samples=3,
+        judge=str(train(judge, "judge")),
+        second_judge="",
+    )
+
+
+def test_a_contest_trains_measures_and_fills_its_tables_once(small: Contest, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = small.run()
+    assert "| FP-MDLM + L_CONS | three-state |" in report
+    tables = report.split("### ")[1:]
+    assert [table.split("\n")[0].split(",")[0].split(" (")[0] for table in tables] == [
+        "Validation perplexity",
+        "Generative perplexity",
+        "The same with temperature turned until the entropy is that of MDLM at the budget",
+    ]
+    lines = [line for line in tables[1].splitlines() if line.startswith("| ") and "---" not in line][1:]
+    assert len(lines) == 1 + 4 * 3  # the plain stack once, four fixed points with three kinds of reuse
+    assert tables[1].count("**") == 2 * 2  # the best of each budget
+    assert len([line for line in tables[2].splitlines() if line.startswith("| FP-MDLM + L_CONS")]) == 3
+    for name in ("contest.png", "contest.svg", "adaptation.png", "contest.jsonl", "validation.jsonl"):
+        assert (small.folder / name).stat().st_size > 0
+    seeds = [
+        json.loads((folder / "config.json").read_text())["seed"] for folder in sorted(small.runs.glob("fp-mdlm---*"))
+    ]
+    assert seeds == [0, 1]
+    monkeypatch.setattr(sweep, "measure_cell", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr(loop.Run, "update", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr(contest, "perplexity", lambda *_: pytest.fail("validated again"))
+    assert small.run() == report
+
+
+def test_a_cell_over_seeds_is_their_mean_and_range_and_of_one_seed_its_interval() -> None:
+    def row(value: float, **more: Any) -> dict[str, Any]:
+        metric = {"value": value, "low": value - 1, "high": value + 1}
+        entropy = {"value": 4.0, "low": 3.9, "high": 4.1}
+        return {"metrics": {"perplexity_per_sample": metric, "entropy": entropy}, **more}
+
+    assert over_seeds([row(10.0)]) == {"value": 10, "low": 9, "high": 11, "note": "(4.00)"}
+    assert over_seeds([row(10.0), row(16.0)]) == {"value": 13, "low": 10, "high": 16, "note": "(4.00)"}
+    assert over_seeds([row(10.0, matched={"is_met": False})])["note"] == "(4.00, not met)"

@@ -1,0 +1,287 @@
+"""Stages that start from a model: consistency, adaptation, SDTT, the stopping rule, snapshots."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fpmgm.backbones.dit import Network
+from fpmgm.checkpoint import load
+from fpmgm.convert import to_fixed_point
+from fpmgm.data.text import TextConfig, load_text
+from fpmgm.evaluation.held_out import held_out_sequences
+from fpmgm.evaluation.likelihood import perplexity
+from fpmgm.layer_map import LayerMap
+from fpmgm.training import loop
+from fpmgm.training.config import ConsistencyConfig, DistillationConfig, Training
+from fpmgm.training.loop import train
+from fpmgm.training.optim import OptimConfig
+from fpmgm.training.state import read_metrics
+
+VERSE = "".join(f"line {i} of a poem about the {word}\n" for i in range(300) for word in ("sea", "sky", "old oak"))
+PLAIN = Network(width=16, num_heads=2, num_pre=3, cond_width=8, dropout=0.0)
+FIXED = replace(PLAIN, num_pre=1, num_fp=1, num_post=1)
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Training:
+    monkeypatch.setenv("FPMGM_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "verse.txt").write_text(VERSE)
+    return Training(
+        out=str(tmp_path / "run"),
+        model=FIXED,
+        data=TextConfig(source=str(tmp_path / "verse.txt"), tokenizer="bpe-300", length=16),
+        optim=OptimConfig(lr=1e-3, warmup=2, ema=0.9),
+        updates=6,
+        batch_size=4,
+        checkpoint_every=2,
+        validate_every=2,
+        validation_sequences=8,
+        trackers=(),
+    )
+
+
+@pytest.fixture
+def plain(config: Training, tmp_path: Path) -> str:
+    """A plain stack that has learned a little."""
+    return str(train(replace(config, model=PLAIN, out=str(tmp_path / "plain")), "test"))
+
+
+@pytest.fixture
+def fixed(config: Training, tmp_path: Path) -> str:
+    return str(train(replace(config, out=str(tmp_path / "fixed")), "test"))
+
+
+def losses_of(config: Training) -> list[float]:
+    return [row["loss"] for row in read_metrics(Path(config.out))]
+
+
+class KilledError(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        {"consistency": ConsistencyConfig(weight=0.5)},
+        {"consistency": ConsistencyConfig(weight=0.5, teacher="ema", distance="cosine")},
+        {"sdtt": DistillationConfig(rounds=3, first_steps=16)},
+        {"sdtt": DistillationConfig(rounds=3, first_steps=16, next_teacher="ema")},
+    ],
+    ids=["self", "ema", "sdtt", "sdtt-ema"],
+)
+def test_a_stage_killed_in_any_round_ends_as_one_left_alone(
+    config: Training, fixed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: dict[str, Any]
+) -> None:
+    config = replace(config, init=fixed, checkpoint_every=1, **stage)
+    whole = replace(config, out=str(tmp_path / "whole"))
+    train(whole, "test")
+    original = loop.Run.update
+    for kill_at in (1, 3, 5):
+
+        def dies(self: loop.Run, update: int, kill_at: int = kill_at) -> dict[str, float]:
+            if update == kill_at:
+                raise KilledError
+            return original(self, update)
+
+        monkeypatch.setattr(loop.Run, "update", dies)
+        with pytest.raises(KilledError):
+            train(config, "test")
+    monkeypatch.setattr(loop.Run, "update", original)
+    train(config, "test")
+    assert losses_of(config) == losses_of(whole)
+
+
+def test_the_terms_of_the_loss_are_written_down_and_add_up(config: Training, fixed: str) -> None:
+    config = replace(config, init=fixed, consistency=ConsistencyConfig(weight=0.5, warmup=0.5), micro_batch_size=2)
+    train(config, "test")
+    rows = read_metrics(Path(config.out))
+    for row, weight in zip(rows, (1 / 6, 1 / 3, 0.5, 0.5, 0.5, 0.5), strict=True):
+        assert row["loss"] == pytest.approx(row["base"] + weight * row["consistency"], rel=1e-4)
+
+
+def test_a_run_starts_from_the_model_it_names(config: Training, fixed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[loop.Run] = []
+    monkeypatch.setattr(loop.Run, "go", lambda self: runs.append(self))
+    monkeypatch.setattr(loop, "write_model", lambda *_: None)
+    train(replace(config, init=fixed, seed=7), "test")
+    started, source = runs[0].denoiser.state_dict(), load(fixed).denoiser.state_dict()
+    assert all(torch.equal(started[name], source[name]) for name in source)
+
+
+def test_a_run_may_start_from_mapped_layers_of_a_plain_stack(
+    config: Training, plain: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[loop.Run] = []
+    monkeypatch.setattr(loop.Run, "go", lambda self: runs.append(self))
+    monkeypatch.setattr(loop, "write_model", lambda *_: None)
+    train(replace(config, init=plain, init_map="1/2/3"), "test")
+    mapped = to_fixed_point(load(plain), LayerMap.parse("1/2/3")).denoiser.state_dict()
+    started = runs[0].denoiser.state_dict()
+    assert all(torch.equal(started[name], mapped[name]) for name in mapped)
+
+
+def test_adaptation_learns_from_a_frozen_teacher_of_another_depth(
+    config: Training, plain: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    teachers = []
+    original = loop.Run.go
+
+    def watched(self: loop.Run) -> None:
+        original(self)
+        teachers.append(self.teacher)
+
+    monkeypatch.setattr(loop.Run, "go", watched)
+    kl = ConsistencyConfig(weight=0.1, teacher=plain, distance="kl", temperature=1.5)
+    train(replace(config, init=plain, init_map="1/2/3", consistency=kl), "test")
+    source = load(plain).denoiser.state_dict()
+    assert teachers[0] is not None
+    found = teachers[0].state_dict()
+    assert all(torch.equal(found[name], source[name]) for name in source)
+    assert all("consistency" in row for row in read_metrics(Path(config.out)))
+
+
+def test_the_teacher_of_a_round_is_the_student_at_its_start(
+    config: Training, fixed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    original = loop.Run.update
+
+    def watched(self: loop.Run, update: int) -> dict[str, float]:
+        before = next(self.denoiser.parameters()).detach().clone()
+        row = original(self, update)
+        assert self.teacher is not None
+        seen.append((before, next(self.teacher.parameters()).detach().clone()))
+        return row
+
+    monkeypatch.setattr(loop.Run, "update", watched)
+    train(replace(config, init=fixed, sdtt=DistillationConfig(rounds=2, first_steps=16)), "test")
+    start = next(load(fixed).denoiser.parameters())
+    assert all(torch.equal(teacher, start) for _, teacher in seen[:3])
+    assert all(torch.equal(teacher, seen[3][0]) for _, teacher in seen[3:])
+    assert not torch.equal(seen[3][0], start)
+
+
+def test_a_run_stops_at_the_first_perplexity_above_the_starts_and_keeps_that_checkpoint(
+    config: Training, fixed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = iter([100.0, 110.0, 116.0, 50.0])  # the start, then updates 2, 4, 6
+    original = loop.Run.validate
+
+    def validate(self: loop.Run) -> dict[str, float]:
+        return {**original(self), "validation_perplexity": next(found)}
+
+    monkeypatch.setattr(loop.Run, "validate", validate)
+    config = replace(config, init=fixed, stop_above=0.15, checkpoint_every=100)
+    folder = train(config, "test")
+    rows = read_metrics(Path(config.out))
+    assert [row["update"] for row in rows] == [1, 2, 3, 4]
+    assert "stopped after update 4: validation perplexity 116.00 is above 115.00" in capsys.readouterr().err
+    assert "Stopped before its 6 updates" in (folder / "README.md").read_text()
+    kept = load(folder).denoiser.state_dict()
+    train(config, "test")  # it is over: nothing more happens
+    assert len(read_metrics(Path(config.out))) == 4
+    again = load(folder).denoiser.state_dict()
+    assert all(torch.equal(kept[name], again[name]) for name in kept)
+
+
+def test_the_limit_of_the_stopping_rule_is_measured_once_at_the_start(
+    config: Training, fixed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(config, init=fixed, stop_above=5.0)
+    text = load_text(config.data)
+    expected = perplexity(load(fixed).denoiser, held_out_sequences(text, 8)).value
+    original = loop.Run.update
+
+    def dies(self: loop.Run, update: int) -> dict[str, float]:
+        if update == 3:
+            raise KilledError
+        return original(self, update)
+
+    monkeypatch.setattr(loop.Run, "update", dies)
+    with pytest.raises(KilledError):
+        train(config, "test")
+    monkeypatch.setattr(loop.Run, "update", original)
+    train(config, "test")
+    start = json.loads((Path(config.out) / "start.json").read_text())
+    assert start["validation_perplexity"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_snapshots_are_models_of_the_start_and_of_every_so_many_updates(config: Training, fixed: str) -> None:
+    train(replace(config, init=fixed, snapshot_every=3), "test")
+    folders = sorted((Path(config.out) / "snapshots").iterdir())
+    assert [folder.name for folder in folders] == ["update-00000000", "update-00000003", "update-00000006"]
+    first, last = (load(folder).denoiser.state_dict() for folder in (folders[0], folders[-1]))
+    start, end = load(fixed).denoiser.state_dict(), load(Path(config.out) / "model").denoiser.state_dict()
+    for name in first:
+        torch.testing.assert_close(first[name], start[name].half().float())
+        torch.testing.assert_close(last[name], end[name].half().float())
+
+
+def test_a_run_from_before_a_setting_existed_goes_on(config: Training, fixed: str) -> None:
+    train(config, "test")
+    file = Path(config.out) / "config.json"
+    settings = json.loads(file.read_text())
+    for key in ("consistency.weight", "init", "sdtt.rounds", "stop_above"):
+        del settings[key]
+    file.write_text(json.dumps(settings))
+    train(replace(config, updates=8), "test")
+    with pytest.raises(ValueError, match=r"holds a run with consistency\.weight 0\.0, not 0\.5"):
+        train(replace(config, updates=8, consistency=ConsistencyConfig(weight=0.5)), "test")
+
+
+def refused(config: Training, **changes: Any) -> str:
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        train(replace(config, out=config.out + "-refused", **changes), "test")
+    return str(error.value)
+
+
+def test_models_that_do_not_fit_a_run_are_refused_with_the_reason(
+    config: Training, fixed: str, plain: str, tmp_path: Path
+) -> None:
+    def kl(teacher: str) -> ConsistencyConfig:
+        return ConsistencyConfig(weight=0.1, teacher=teacher, distance="kl")
+
+    other = tmp_path / "other.txt"
+    other.write_text("quite another text, with words of its own\n" * 400)
+    foreign = str(train(replace(config, data=replace(config.data, source=str(other)), out=str(tmp_path / "o")), "test"))
+    assert "has another tokenizer than the run" in refused(config, init=foreign)
+    assert "has another tokenizer than the run" in refused(config, consistency=kl(foreign))
+    longer = replace(config.data, length=24)
+    assert "is for sequences of 16 tokens, and the run has 24" in refused(config, init=fixed, data=longer)
+    assert "is for sequences of 16 tokens, and the run has 24" in refused(config, consistency=kl(fixed), data=longer)
+    assert "has num_pre 3, and the run has 1" in refused(config, init=plain)
+    assert "names layer 9" in refused(config, init=plain, init_map="1/2/9")
+    assert "has a fixed point already" in refused(config, init=fixed, init_map="1/2/3")
+    causal = str(train(replace(config, model=replace(PLAIN, is_causal=True), out=str(tmp_path / "c")), "test"))
+    assert "is a causal model" in refused(config, consistency=kl(causal))
+    assert "no model at 'nowhere'" in refused(config, init="nowhere")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"consistency": ConsistencyConfig(weight=0.1), "sdtt": DistillationConfig(rounds=2)}, "both set"),
+        ({"init_map": "1/2/3"}, "there is no init to map"),
+        ({"init": "x", "init_map": "1/2"}, "write pre/fixed-point/post layers"),
+        ({"stop_above": -0.1}, "stop_above is -0.1"),
+        ({"model": replace(PLAIN, is_causal=True), "sdtt": DistillationConfig(rounds=2)}, "are for masked models"),
+        ({"consistency": ConsistencyConfig(weight=0.1, gap_min=0.5)}, "gaps are 0.5 to 0.3"),
+        ({"consistency": ConsistencyConfig(weight=0.1, temperature=-1.0, distance="kl")}, "must be above 0"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(config: Training, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(config, **changes)
+
+
+def test_shares_and_weights_out_of_range_are_refused() -> None:
+    with pytest.raises(ValueError, match="must be a share of the run"):
+        ConsistencyConfig(warmup=5000.0)
+    with pytest.raises(ValueError, match=r"must be 0 \(none\) or above"):
+        ConsistencyConfig(weight=-1.0)
+    with pytest.raises(ValueError, match="did you mean 'weights'"):
+        DistillationConfig(next_teacher="weight")
