@@ -21,7 +21,8 @@ commands:
   sample [MODEL]             write text; without a model, with the bundled one
   evaluate [MODEL ...]       validation and generative perplexity, diversity, cost, side by side
   sweep PRESET [MODEL ...]   a grid of sampling settings: budgets, steps, allocations, reuse, nucleus, solver
-  analyse MODEL [ANALYSIS]   look inside a model: cka (how alike its layers are)
+  analyse MODEL cka          how alike the layers of a model are
+  analyse RUN dynamics       quality, entropy and perplexity of a run's snapshots, by update
   benchmark [NAME ...]       latency, throughput, memory and time per update of models or recipes, in one run
   reproduce [REPORT]         the paper's tables in miniature, resumable
   info [NAME]                parameters, blocks and cost of a model or a recipe
@@ -111,8 +112,12 @@ def _sweep(arguments: Sequence[str]) -> None:
 
 def _analyse(arguments: Sequence[str]) -> None:
     from fpmgm.commands.analyse import AnalyseCommand, run_analyse
+    from fpmgm.commands.dynamics import DynamicsCommand, run_dynamics
 
-    run_analyse(_parse(AnalyseCommand, "analyse", arguments))
+    if list(arguments[1:2]) == ["dynamics"]:
+        run_dynamics(_parse(DynamicsCommand, "analyse RUN dynamics", arguments))
+    else:
+        run_analyse(_parse(AnalyseCommand, "analyse", arguments))
 
 
 def _benchmark(arguments: Sequence[str]) -> None:

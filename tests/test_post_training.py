@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from fpmgm.__main__ import main
 from fpmgm.backbones.dit import Network
 from fpmgm.checkpoint import load
 from fpmgm.convert import to_fixed_point
@@ -285,3 +286,21 @@ def test_shares_and_weights_out_of_range_are_refused() -> None:
         ConsistencyConfig(weight=-1.0)
     with pytest.raises(ValueError, match="did you mean 'weights'"):
         DistillationConfig(next_teacher="weight")
+
+
+def test_the_dynamics_of_a_run_are_those_of_its_snapshots(
+    config: Training, fixed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = replace(config, init=fixed, snapshot_every=3, validate_every=3, stop_above=5.0)
+    train(config, "test")
+    command = ["analyse", config.out, "dynamics", "--budgets", "6", "9", "--num-samples", "2", "--judge", ""]
+    assert main(command) == 0
+    folder = Path(config.out) / "dynamics"
+    assert {file.name for file in folder.iterdir()} == {"rows.jsonl", "table.md", "dynamics.png", "dynamics.svg"}
+    lines = (folder / "table.md").read_text().splitlines()[2:]
+    assert [line.split("|")[1].strip() for line in lines] == ["0", "0", "3", "3", "6", "6"]
+    measured = {row["update"]: row.get("validation_perplexity") for row in read_metrics(Path(config.out))}
+    assert f"{measured[3]:.2f}" in lines[2]
+    capsys.readouterr()
+    assert main(["analyse", str(tmp_path / "fixed"), "dynamics"]) == 2
+    assert "has no snapshots; train with --snapshot-every N" in capsys.readouterr().err

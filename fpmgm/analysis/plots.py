@@ -1,12 +1,17 @@
 """Plots of analyses, as PNG and SVG, in the style of `evaluation/plots.py`."""
 
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from fpmgm.analysis.cka import LayerSimilarity, strongest_boundary
 from fpmgm.evaluation.plots import COLOURS, MARKERS, save
+
+Row = dict[str, Any]
 
 MOST_NUMBERS = 16
 """With more layers than this, the numbers in the cells of a heat map would not be readable."""
@@ -52,6 +57,31 @@ def consecutive_plot(found: LayerSimilarity, file: Path) -> list[Path]:
     axis.set(xlabel="layers", ylabel="linear CKA", ylim=(-0.02, 1.04), xlim=(-0.5, num - 0.5))
     axis.grid(alpha=0.3)
     axis.legend(frameon=False, ncols=2)
+    return save(figure, file)
+
+
+def dynamics_plot(rows: Sequence[Row], validation: Mapping[int, float], limit: float | None, file: Path) -> list[Path]:
+    """Quality and entropy of snapshots by update, a line a budget, and validation perplexity with the limit, if any."""
+    figure = Figure(figsize=(11, 3.6), layout="constrained", facecolor="white")
+    quality, entropy, held_out = figure.subplots(1, 3)
+    for index, budget in enumerate(dict.fromkeys(row["sampling"]["budget"] for row in rows)):
+        own = [row for row in rows if row["sampling"]["budget"] == budget]
+        style = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
+        for axis, name in ((quality, "perplexity_per_sample"), (entropy, "entropy")):
+            points = [(row["update"], row["metrics"][name]) for row in own if name in row["metrics"]]
+            values = np.array([[m["value"], m["low"], m["high"]] for _, m in points]).reshape(-1, 3)
+            errors = np.abs(values[:, 1:] - values[:, :1]).T
+            updates = [update for update, _ in points]
+            axis.errorbar(updates, values[:, 0], errors, label=f"{budget} blocks", markersize=4, capsize=2, **style)
+    held_out.plot(list(validation), list(validation.values()), color="black", marker="o", markersize=4)
+    if limit is not None:
+        held_out.axhline(limit, color=COLOURS[1], linestyle="--", label="limit of the stopping rule")
+        held_out.legend(frameon=False)
+    titles = ("generative perplexity", "unigram entropy", "validation perplexity")
+    for axis, title in zip((quality, entropy, held_out), titles, strict=True):
+        axis.set(xlabel="update", ylabel=title)
+        axis.grid(alpha=0.3)
+    entropy.legend(frameon=False)
     return save(figure, file)
 
 
