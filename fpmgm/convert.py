@@ -17,8 +17,7 @@ def to_fixed_point(
     embedder and head are the source's. It needs adaptation before it is of use.
     """
     check_map(model.config, layer_map)
-    if not (math.isfinite(a) and math.isfinite(b)):
-        raise ValueError(f"(a, b) is ({a}, {b}); both must be finite")
+    check_mix(a, b)
     config = replace(
         model.config,
         num_pre=len(layer_map.pre),
@@ -43,6 +42,12 @@ def check_map(config: MDLMConfig, layer_map: LayerMap) -> None:
     if config.is_causal:
         raise ValueError("the source is a causal model; a layer map cuts an MDLM")
     layer_map.check_depth(config.num_pre)
+
+
+def check_mix(a: float, b: float) -> None:
+    """Raise a ValueError if no injection can return a h + b h_pre."""
+    if not (math.isfinite(a) and math.isfinite(b)):
+        raise ValueError(f"(a, b) is ({a}, {b}); both must be finite")
 
 
 def _source_name(name: str, layer_map: LayerMap) -> str:

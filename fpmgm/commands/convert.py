@@ -11,7 +11,7 @@ import tyro
 from fpmgm.analysis.cka import choose_map
 from fpmgm.backbones.dit import MDLMConfig
 from fpmgm.checkpoint import KIND, Model, find_folder, load_folder, read_config, read_json
-from fpmgm.convert import check_map, to_fixed_point
+from fpmgm.convert import check_map, check_mix, to_fixed_point
 from fpmgm.data.assets import fetch
 from fpmgm.data.text import KNOWN
 from fpmgm.evaluation.held_out import held_out_sequences, text_for
@@ -64,6 +64,7 @@ class ConvertCommand:
     def __post_init__(self) -> None:
         choose("format", self.to, {"fpmgm": None, "mdlm": None})
         choose("injection", self.injection, INJECTIONS)
+        check_mix(self.a, self.b)
         if self.map not in (FIRST_MIDDLE_LAST, "none"):
             if self.map != AUTO:
                 LayerMap.parse(self.map)
@@ -144,12 +145,14 @@ def _ours(command: ConvertCommand, folder: Path) -> Source:
     for name in ("num_heads", "length", "mask_id"):
         if getattr(command, name) is not None:
             raise ValueError(f"{name} is given, but {folder} is a model folder of ours and says it itself")
-    _check_form(command, read_config(folder))
+    config = read_config(folder)
+    _check_form(command, config)
+    tokenizer = None if command.tokenizer == "auto" else _named_tokenizer(command.tokenizer)
+    if tokenizer is not None:
+        _check_tokenizer(tokenizer, config.vocab_size, config.mask_id)
     model = load_folder(folder)
-    if command.tokenizer != "auto":
-        content = _named_tokenizer(command.tokenizer)
-        _check_tokenizer(content, model.config.vocab_size, model.config.mask_id)
-        model = replace(model, tokenizer=content)
+    if tokenizer is not None:
+        model = replace(model, tokenizer=tokenizer)
     return Source(model=model, format="model folder of fpmgm", weights="as they are")
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 import fpmgm
 from fpmgm.__main__ import main
 from fpmgm.checkpoint import Model
+from fpmgm.data.text import train_bpe
 from fpmgm.denoiser import Denoiser
 from fpmgm.layer_map import LayerMap
 from tests.conftest import SMALL, Build
@@ -190,6 +191,8 @@ def gpt2_like() -> str:
         (["SDTT", "OUT", "--tokenizer", "NOWHERE"], "give gpt2, bert or a tokenizer.json that exists"),
         (["SDTT", "OUT", "--tokenizer", "TEXT"], "the tokenizer cannot be read"),
         (["SDTT", "OUT", "--tokenizer", "TOKENIZER", "--mask-id", "3"], "symbols with the mask 3"),
+        (["SDTT", "OUT", "--tokenizer", "OTHER"], "the tokenizer has 258 symbols with the mask 257, the model "),
+        (["OURS", "OUT", "--tokenizer", "OTHER"], "the tokenizer has 258 symbols with the mask 257, the model "),
         (["SDTT", "OUT", "--mask-id", "999"], "mask_id is 999; it must be below vocab_size"),
         (["TEXT", "OUT"], "is no checkpoint: torch.save writes a zip, and this is none"),
         (["TRUNCATED", "OUT"], "is truncated: a zip without its end"),
@@ -212,7 +215,10 @@ def test_wrong_input_gets_one_line_and_exit_code_2_and_nothing_is_written(
     words = {"CKPT": places["lightning"], **{name.upper(): place for name, place in places.items()}}
     words |= {name: tmp_path / name for name in ("OUT", "NOWHERE", "FP", "TEXT", "TRUNCATED", "TRAP", "MISSING")}
     words["FOLDER"] = tmp_path / "FOLDER"
+    words["OTHER"] = tmp_path / "OTHER"
     write_bad_sources(words, plain, text_model)
+    for reader in ("load_folder", "load_foreign"):  # what is wrong is found before any weight is read
+        monkeypatch.setattr(f"fpmgm.commands.convert.{reader}", lambda *_: pytest.fail("weights were read"))
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     capsys.readouterr()
     assert main(["convert", *(str(words.get(word, word)) for word in arguments)]) == 2
@@ -231,6 +237,7 @@ def write_bad_sources(words: dict[str, Path], plain: Model, text_model: Model) -
 
     text_model.save(words["FP"])
     words["TEXT"].write_text("text")
+    train_bpe(iter(["a"]), 258).save(str(words["OTHER"]))
     words["TRUNCATED"].write_bytes(words["CKPT"].read_bytes()[:-500])
     tensors = dict(mdlm_tensors(plain.denoiser, plain.config))
     write_lightning(words["TRAP"], {"state_dict": tensors, "x": Trap()}, plain.config)
