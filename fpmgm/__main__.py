@@ -24,7 +24,7 @@ commands:
   analyse MODEL cka          how alike the layers of a model are
   analyse RUN dynamics       quality, entropy and perplexity of a run's snapshots, by update
   benchmark [NAME ...]       latency, throughput, memory and time per update of models or recipes, in one run
-  reproduce [REPORT]         the paper's tables in miniature, resumable
+  reproduce [REPORT]         the paper's tables in miniature, resumable: text-mini, injections
   info [NAME]                parameters, blocks and cost of a model or a recipe
   push MODEL OWNER/NAME      put a model on the hub
   quickstart                 watch the bundled model write, then see what four budgets buy

@@ -10,7 +10,7 @@ import pytest
 from fpmgm import recipes
 from fpmgm.backbones.dit import Network
 from fpmgm.commands import contest
-from fpmgm.commands.contest import REFERENCE, Contest, Contestant, over_seeds
+from fpmgm.commands.contest import INJECTIONS, Contest, Contestant, over_seeds
 from fpmgm.data.text import TextConfig
 from fpmgm.evaluation import sweep
 from fpmgm.training import loop
@@ -52,7 +52,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Contest:
         folder=tmp_path / "out",
         runs=tmp_path / "runs",
         contestants=(
-            Contestant(name=REFERENCE, recipe="cons", is_base=True),
+            Contestant(name="MDLM", recipe="cons", is_base=True),
             Contestant(name="FP-MDLM", recipe="cofre", is_base=True),
             Contestant(name="FP-MDLM + L_CONS", recipe="cofre", num_seeds=2, is_headline=True),
             Contestant(name="adapted", recipe="adapt"),
@@ -99,3 +99,11 @@ def test_a_cell_over_seeds_is_their_mean_and_range_and_of_one_seed_its_interval(
     assert over_seeds([row(10.0)]) == {"value": 10, "low": 9, "high": 11, "note": "(4.00)"}
     assert over_seeds([row(10.0), row(16.0)]) == {"value": 13, "low": 10, "high": 16, "note": "(4.00)"}
     assert over_seeds([row(10.0, matched={"is_met": False})])["note"] == "(4.00, not met)"
+
+
+def test_the_injections_are_compared_at_equal_updates_with_three_seeds() -> None:
+    assert [(each.changes["model"].injection, each.changes["updates"], each.num_seeds) for each in INJECTIONS] == [
+        ("mlp", 700, 3),
+        ("linear", 700, 3),
+        ("add", 700, 3),
+    ]

@@ -19,8 +19,6 @@ from fpmgm.training.loop import train
 from fpmgm.training.state import read_metrics
 
 REUSES = ("none", "full", "three-state")
-REFERENCE = "MDLM"
-"""The contestant whose entropy the others are matched to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +54,7 @@ class Contestant:
 
 
 TEXT_MINI = (
-    Contestant(name=REFERENCE, recipe="text-mini-mdlm-cons", is_base=True, is_headline=True),
+    Contestant(name="MDLM", recipe="text-mini-mdlm-cons", is_base=True, is_headline=True),
     Contestant(name="MDLM + L_CONS", recipe="text-mini-mdlm-cons"),
     Contestant(name="MDLM + SDTT", recipe="text-mini-sdtt", num_seeds=3, is_headline=True),
     Contestant(name="FP-MDLM", recipe="text-mini-cofre", is_base=True, is_headline=True),
@@ -64,6 +62,20 @@ TEXT_MINI = (
     Contestant(name="FP-MDLM + SDTT", recipe="text-mini-fp-sdtt"),
     Contestant(name="adapted FP-MDLM", recipe="text-mini-adapt"),
     Contestant(name="adapted, fresh weights", recipe="text-mini-adapt", changes={"init": "", "init_map": ""}),
+)
+
+SHORT = 700
+"""Updates of a run that compares injections: at most 20 minutes on one core."""
+
+INJECTIONS = tuple(
+    Contestant(
+        name=f"{kind} injection",
+        recipe="text-mini",
+        changes={"model": replace(RECIPES["text-mini"].model, injection=kind), "updates": SHORT},
+        num_seeds=3,
+        is_headline=True,
+    )
+    for kind in ("mlp", "linear", "add")
 )
 
 
@@ -75,6 +87,7 @@ class Contest:
     runs: Path
     """The folder of the run folders."""
     contestants: tuple[Contestant, ...] = TEXT_MINI
+    """Entropies are matched to the first one's."""
     budgets: tuple[int, ...] = (24, 48, 96, 192, 384)
     num_samples: int = 256
     judge: str = ""
@@ -83,6 +96,11 @@ class Contest:
     knob: str = "temperature"
     """What is turned until entropies meet."""
     seed: int = 0
+
+    @property
+    def reference(self) -> str:
+        """The contestant whose entropy the others are matched to."""
+        return self.contestants[0].name
 
     def run(self) -> str:
         """Train, measure and write; returns the Markdown of the report."""
@@ -112,7 +130,7 @@ class Contest:
             second = self._measure(headline, self.second_judge)
             parts.append(f"### The same, judge: {self.second_judge}\n\n{self._table(second)}")
         matched = self._measure(headline, self.judge, self._entropies(rows))
-        title = f"### The same with {self.knob} turned until the entropy is that of {REFERENCE} at the budget"
+        title = f"### The same with {self.knob} turned until the entropy is that of {self.reference} at the budget"
         parts.append(f"{title}\n\n{self._table(matched)}")
         return "\n\n".join(parts)
 
@@ -136,8 +154,13 @@ class Contest:
         ]
 
     def _entropies(self, rows: Sequence[Row]) -> dict[int, float]:
-        """Of the reference, by budget."""
-        return {row["budget"]: row["metrics"]["entropy"]["value"] for row in rows if row["line"][0] == REFERENCE}
+        """Of the reference, by budget: its first seed, and of several kinds of reuse the last."""
+        by_budget: dict[int, float] = {}
+        first = next(row["model"] for row in rows if row["line"][0] == self.reference)
+        for row in rows:
+            if row["model"] == first:
+                by_budget[row["budget"]] = row["metrics"]["entropy"]["value"]
+        return by_budget
 
     def _table(self, rows: Sequence[Row]) -> str:
         lines: dict[tuple[str, str], dict[int, list[Row]]] = {}

@@ -17,7 +17,7 @@ from fpmgm.names import choose
 from fpmgm.provenance import provenance
 
 BUDGETS = (24, 48, 96, 192, 384)
-CONTESTS: dict[str, tuple[Contestant, ...]] = {"text-mini": contest.TEXT_MINI}
+CONTESTS: dict[str, tuple[Contestant, ...]] = {"text-mini": contest.TEXT_MINI, "injections": contest.INJECTIONS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ TEXT_MINI = (
     Stage(preset="nucleus", title="The nucleus, off and on", budgets=(96,)),
     Stage(preset="solver", title="Solvers and tolerances", budgets=(96,)),
 )
-REPORTS: dict[str, tuple[Stage, ...]] = {"text-mini": TEXT_MINI}
+REPORTS: dict[str, tuple[Stage, ...]] = {"text-mini": TEXT_MINI, "injections": ()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +45,9 @@ class ReproduceCommand:
     """Fill the tables of a report; started again, it goes on where it was stopped."""
 
     report: Annotated[str, tyro.conf.Positional] = "text-mini"
-    """text-mini."""
-    out: str = "docs/results/text-mini"
+    """text-mini: all tables of the miniature; injections: is a cheaper injection as good as the paper's?"""
+    out: str = ""
+    """The folder of the report; empty: docs/results/ and its name."""
     num_samples: int = 128
     judge: str = "auto"
     """Who judges samples: smollm2, a causal model of ours or of the hub; auto: the bundled judge; empty: nobody."""
@@ -66,7 +67,7 @@ class ReproduceCommand:
 def run_reproduce(command: ReproduceCommand) -> None:
     """Run every stage and write the report after each."""
     console = open_console()
-    folder = Path(command.out)
+    folder = Path(command.out or f"docs/results/{command.report}")
     judge = judge_named(command.judge)
     models = [name for name in ("text-mini", "text-mini-mdlm") if (BUNDLED / name).is_dir()]
     protocol = Protocol(num_samples=command.num_samples, judge=judge)
