@@ -47,7 +47,7 @@ class Textbook:
             for index in range(self.denoiser.cost.pre):
                 h = backbone.run_block(index, h, cond)
             begin = self._clock("blocks", begin)
-            logits = backbone.head(backbone.finish(h.flatten(0, 1), cond, everywhere)).view(*z.shape, -1)
+            logits = self.denoiser.head(backbone.finish(h.flatten(0, 1), cond, everywhere)).view(*z.shape, -1)
             begin = self._clock("head", begin)
             logits[..., mask] = -torch.inf
             log_p = logits.double().log_softmax(dim=-1)

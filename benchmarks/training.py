@@ -3,12 +3,14 @@
 MDLM-small (12 blocks, 768 wide, GPT-2's vocabulary) against its 1/1/1 fixed-point form, length 256, batch 4, 2 threads.
 Time: a whole update (masks, loss, gradients, clipping, AdamW), contestants interleaved, medians; a fixed point is timed
 at 2 iterations without gradients and at 4 and at 5 with, and their mean taken: the mean draw of U(0,4) and U(3,6).
-Memory: each case in a fresh process, the peak of its resident size over that before the update, and, beside it, the
-bytes that autograd saves. The blocks' multiply-adds a second are compared with the machine's own matrix multiply.
+Memory: each case in a fresh process whose allocator gives freed memory back, the peak of its resident size in the
+forward and backward pass over that before (activations and gradients) and, beside it, the bytes that autograd saves.
+The blocks' multiply-adds a second are compared with the machine's own matrix multiply.
 """
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -38,10 +40,8 @@ def measure_time(repeats: int) -> dict[str, float]:
 
 
 def measure_memory(name: str, num_grad: int) -> dict[str, int]:
-    """Bytes of one update's forward and backward pass over what was there before: the work of a fresh process."""
+    """Bytes of an update over what was there before, the weights, gradients included: the work of a fresh process."""
     update = Updater(random_denoiser(NETWORKS[name]), BATCH)
-    for parameter in update.denoiser.parameters():
-        parameter.grad = torch.zeros_like(parameter)  # gradients are the model's size: not what is compared
     saved: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
@@ -59,7 +59,8 @@ def measure_memory(name: str, num_grad: int) -> dict[str, int]:
 
 def memory_in_fresh_process(name: str, num_grad: int) -> dict[str, int]:
     command = [sys.executable, __file__, "--memory", name, str(num_grad)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "1000000"}  # else glibc keeps what was freed
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     found: dict[str, int] = json.loads(done.stdout)
     print(
         f"{name:10} {num_grad} with gradients: peak {found['peak'] / 1e6:.0f} MB, saved {found['saved'] / 1e6:.0f} MB"

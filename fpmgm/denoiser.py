@@ -6,7 +6,8 @@ A plain stack is the same class with no fixed-point block, so everything downstr
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
 
 from fpmgm.budget import Cost
 from fpmgm.gradients import Gradient, sjfb
@@ -54,7 +55,9 @@ class Backbone(Protocol):
         """The final norm."""
         ...
 
-    def head(self, features: Features) -> Logits: ...
+    def head_weights(self) -> tuple[Tensor, Tensor]:
+        """Weight (V, D) and bias (V) of the head, which is linear."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -165,7 +168,7 @@ class Denoiser(nn.Module):
 
     def head(self, features: Features) -> Logits:
         """Logits over all symbols, the mask included; `masking.without_mask` forbids it."""
-        return self.backbone.head(features)
+        return F.linear(features, *self.backbone.head_weights())
 
     def forward(
         self,

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
+from torch.utils.checkpoint import checkpoint
 
 from fpmgm.names import choose
 from fpmgm.types import Hidden
@@ -28,6 +29,12 @@ class MLPInjection(nn.Module):
         return F.linear(u, self.fc1.weight[:, u.shape[-1] :], self.fc1.bias)
 
     def forward(self, h: Hidden, constant: Constant) -> Hidden:
+        if torch.is_grad_enabled():  # what lies between is computed again in the backward pass, not kept: 4 D a token
+            mixed: Hidden = checkpoint(self._mix, h, constant, use_reentrant=False, preserve_rng_state=False)
+            return mixed
+        return self._mix(h, constant)
+
+    def _mix(self, h: Hidden, constant: Constant) -> Hidden:
         hidden = F.linear(h, self.fc1.weight[:, : h.shape[-1]]) + constant
         return self.fc2(F.gelu(hidden, approximate="tanh"))
 

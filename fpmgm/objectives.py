@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from fpmgm.denoiser import Denoiser
 from fpmgm.gradients import Gradient, IterationCounts, sjfb
+from fpmgm.head_loss import weighed_nll
 from fpmgm.masking import MaskSchedule, linear, masked_below, stratified_times, without_mask
 from fpmgm.names import choose
 from fpmgm.solvers import Solver, picard
@@ -105,11 +106,11 @@ class MaskedCrossEntropy:
 
     def score(self, denoiser: Denoiser, features: Features, x: Tokens, asked: Positions, noise: Noise) -> Scalar:
         """The weighed cross entropy of what was masked, from the features there."""
-        nll = token_nll(denoiser, features, x[asked])
         if self.weighting == "masked":
-            return nll.sum() / max(noise.num_masked, 1)
-        weight = self.schedule.weight(noise.t.to(x.device))[:, None].expand(x.shape)[asked]
-        return (weight * nll).sum() / noise.num_tokens
+            weights = torch.full_like(x[asked], 1 / max(noise.num_masked, 1), dtype=torch.float32)
+        else:
+            weights = self.schedule.weight(noise.t.to(x.device))[:, None].expand(x.shape)[asked] / noise.num_tokens
+        return weighed_nll(features, *denoiser.backbone.head_weights(), x[asked], weights, mask_id=denoiser.mask_id)
 
 
 def not_padding(x: Tokens, pad_id: int | None) -> Positions:
@@ -156,8 +157,12 @@ class NextToken:
 
     def loss(self, denoiser: Denoiser, x: Tokens, noise: Noise) -> Losses:
         """What the rows x of a batch add to its mean over tokens."""
-        counts = not_padding(x, self.pad_id)[:, 1:]
-        total = next_token_nll(denoiser, x)[counts].sum() / noise.num_tokens
+        asked = torch.zeros_like(x, dtype=torch.bool)
+        asked[:, :-1] = not_padding(x, self.pad_id)[:, 1:]
+        tokens = x.roll(-1, dims=1)[asked]
+        weights = torch.full_like(tokens, 1 / noise.num_tokens, dtype=torch.float32)
+        features = denoiser(x, 0.0, asked).features
+        total = weighed_nll(features, *denoiser.backbone.head_weights(), tokens, weights, mask_id=None)
         return Losses(total=total, residual=torch.zeros(len(x), device=x.device))
 
 

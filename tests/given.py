@@ -56,8 +56,8 @@ class GivenBackbone(nn.Module):
     def finish(self, features: Tensor, cond: Any, positions: Tensor) -> Tensor:
         return features
 
-    def head(self, features: Tensor) -> Tensor:
-        return features
+    def head_weights(self) -> tuple[Tensor, Tensor]:
+        return torch.eye(self.vocab_size), torch.zeros(self.vocab_size)
 
 
 def given_plain() -> Denoiser:

@@ -16,7 +16,7 @@ from fpmgm.budget import Cost
 from fpmgm.denoiser import Denoiser
 from fpmgm.injection import INJECTIONS, Injection
 from fpmgm.names import choose
-from fpmgm.types import Features, Hidden, Logits, PerSequence, Positions, Rows, Tokens
+from fpmgm.types import Features, Hidden, PerSequence, Positions, Rows, Tokens
 
 Vector = Float[Tensor, "#B #L D"]  # a modulation: one per sequence, or one for all
 Heads = Float[Tensor, "B N H d"]  # N positions
@@ -350,8 +350,8 @@ class DiT(nn.Module):
         shift, scale = _at(cond.final_shift, positions), _at(cond.final_scale, positions)
         return _modulate(self.output_layer.norm_final(features), shift, scale)
 
-    def head(self, features: Features) -> Logits:
-        return self.output_layer.linear(features)
+    def head_weights(self) -> tuple[Tensor, Tensor]:
+        return self.output_layer.linear.weight, self.output_layer.linear.bias
 
 
 def _sigma(t: PerSequence, eps: float = 1e-3) -> PerSequence:
