@@ -1,0 +1,37 @@
+"""The bundled models: what their reports say, and that they are the models the reports are of."""
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+from fpmgm.checkpoint import BUNDLED, load
+
+NAMES = sorted(folder.name for folder in BUNDLED.iterdir() if folder.is_dir())
+
+
+def report(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((BUNDLED / name / "report.json").read_text())["validation"][0]
+    return found
+
+
+def test_the_default_model_is_better_than_a_5_gram_model_of_the_tokens_it_has_seen() -> None:
+    found = report("text-mini")
+    assert found["value"] + 2 * found["error"] < found["ngram_of_seen"]["stupid_backoff"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_cards_have_the_command_the_report_the_curves_and_20_samples(name: str) -> None:
+    card = (BUNDLED / name / "README.md").read_text()
+    assert f"fpmgm train {name}" in card
+    assert f"{report(name)['value']:.2f}" in card
+    assert card.count("````text") == 20
+    assert (BUNDLED / name / "curves.png").stat().st_size > 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bundled_weights_are_finite_and_half_precision_fits_them(name: str) -> None:
+    for tensor in load(name).denoiser.state_dict().values():
+        assert bool(tensor.isfinite().all())
+        assert torch.equal(tensor, tensor.half().float())
