@@ -114,15 +114,7 @@ class Consistency:
         )
         asked = (noisier == denoiser.mask_id) & not_padding(x, self.base.pad_id)
         aligned = asked if self.positions == "student-masked" else asked & (cleaner == denoiser.mask_id)
-        features, residual = denoiser(
-            noisier,
-            t,
-            asked,
-            num_no_grad=noise.num_no_grad,
-            num_grad=noise.num_grad,
-            gradient=self.base.gradient,
-            solver=self.base.solver,
-        )
+        features, residual = self.base.read(denoiser, noisier, asked, noise)
         base = self.base.score(denoiser, features, x, asked, noise)
         teacher = teacher or denoiser
         targets = teacher_features(teacher, cleaner, t_cleaner, aligned, noise, self.base.solver)

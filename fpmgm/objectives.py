@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 from torch.nn import functional as F  # noqa: N812
 from torch.utils.checkpoint import checkpoint
 
-from fpmgm.denoiser import Denoiser
+from fpmgm.denoiser import Denoised, Denoiser
 from fpmgm.gradients import Gradient, IterationCounts, sjfb
 from fpmgm.head_loss import weighed_nll
 from fpmgm.masking import MaskSchedule, linear, masked_below, stratified_times, without_mask
@@ -93,16 +93,14 @@ class MaskedCrossEntropy:
         t = noise.t.to(x.device)
         z = masked_below(x, noise.u.to(x.device), t, mask_id=denoiser.mask_id, schedule=self.schedule)
         asked = (z == denoiser.mask_id) & not_padding(x, self.pad_id)
-        features, residual = denoiser(
-            z,
-            t,
-            asked,
-            num_no_grad=noise.num_no_grad,
-            num_grad=noise.num_grad,
-            gradient=self.gradient,
-            solver=self.solver,
-        )
+        features, residual = self.read(denoiser, z, asked, noise)
         return Losses(total=self.score(denoiser, features, x, asked, noise), residual=residual)
+
+    def read(self, denoiser: Denoiser, z: Tokens, asked: Positions, noise: Noise) -> Denoised:
+        """The pass that learns, with the iterations that were drawn."""
+        counts = {"num_no_grad": noise.num_no_grad, "num_grad": noise.num_grad}
+        found: Denoised = denoiser(z, noise.t.to(z.device), asked, gradient=self.gradient, solver=self.solver, **counts)
+        return found
 
     def score(self, denoiser: Denoiser, features: Features, x: Tokens, asked: Positions, noise: Noise) -> Scalar:
         """The weighed cross entropy of what was masked, from the features there."""

@@ -12,11 +12,9 @@ from torch import Generator, Tensor
 
 from fpmgm.denoiser import Denoiser
 from fpmgm.draws import categorical
-from fpmgm.gradients import Gradient, IterationCounts, sjfb
 from fpmgm.masking import masked_below
 from fpmgm.names import choose
 from fpmgm.objectives import Losses, MaskedCrossEntropy, Noise, in_parts, not_padding
-from fpmgm.solvers import Solver, picard
 from fpmgm.teachers import DIVERGENCES, log_probabilities, teacher_features
 from fpmgm.types import Features, PerChoice, PerSequence, Tokens
 
@@ -67,10 +65,8 @@ class SelfDistillation:
     """`kl-bwd` KL(student || teacher), `kl-fwd` the other way, `mse` or `tvd` of log-probabilities."""
     times: str = "corrected"
     """Where the teacher's steps are: `corrected`, or `published` as SDTT's code has them."""
-    counts: IterationCounts = field(default_factory=IterationCounts)
-    gradient: Gradient = sjfb
-    solver: Solver = picard
-    pad_id: int | None = None
+    base: MaskedCrossEntropy = field(default_factory=MaskedCrossEntropy)
+    """Whose masks, iteration counts, solver and gradient are used; its loss is not."""
 
     def __post_init__(self) -> None:
         choose("divergence", self.divergence, DIVERGENCES)
@@ -89,7 +85,7 @@ class SelfDistillation:
 
     def draw(self, denoiser: Denoiser, x: Tokens, *, rng: Generator, update: int = 0) -> StepsNoise:
         """What masked cross entropy draws, and uniform numbers for the teacher's steps."""
-        noise = MaskedCrossEntropy(counts=self.counts, pad_id=self.pad_id).draw(denoiser, x, rng=rng)
+        noise = self.base.draw(denoiser, x, rng=rng)
         shape = (self.num_teacher_steps, *x.shape)
         reveal, token = (torch.rand(shape, generator=rng) for _ in range(2))
         return StepsNoise(**vars(noise), reveal=reveal, token=token, dt=self.step_size(update))
@@ -98,18 +94,9 @@ class SelfDistillation:
         """What the rows x of a batch add to its loss."""
         if teacher is None:
             raise ValueError("SDTT needs a teacher")
-        t = noise.t.to(x.device)
-        z = masked_below(x, noise.u.to(x.device), t, mask_id=denoiser.mask_id)
-        asked = (z == denoiser.mask_id) & not_padding(x, self.pad_id)
-        features, residual = denoiser(
-            z,
-            t,
-            asked,
-            num_no_grad=noise.num_no_grad,
-            num_grad=noise.num_grad,
-            gradient=self.gradient,
-            solver=self.solver,
-        )
+        z = masked_below(x, noise.u.to(x.device), noise.t.to(x.device), mask_id=denoiser.mask_id)
+        asked = (z == denoiser.mask_id) & not_padding(x, self.base.pad_id)
+        features, residual = self.base.read(denoiser, z, asked, noise)
         targets = self.teacher_says(teacher, z, noise)[asked]
 
         def apart(student: Features, targets: Features) -> PerChoice:
@@ -127,7 +114,7 @@ class SelfDistillation:
         times = TIMES[self.times](t, noise.dt, self.num_teacher_steps).clamp_min(SMALLEST_TIME)
         for t, reveal, token in zip(times, noise.reveal.to(z.device), noise.token.to(z.device), strict=True):
             masked = z == teacher.mask_id
-            features = teacher_features(teacher, z, t.float(), masked, noise, self.solver)
+            features = teacher_features(teacher, z, t.float(), masked, noise, self.base.solver)
             if said is None:
                 said = features.new_zeros(*z.shape, features.shape[-1])
             said[masked] = features

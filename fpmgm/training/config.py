@@ -80,15 +80,14 @@ class DistillationConfig:
         if self.rounds < 0:
             raise ValueError(f"sdtt.rounds is {self.rounds}; it must be 0 (none) or more")
 
-    def objective(self, counts: IterationCounts, updates: int, pad_id: int | None) -> SelfDistillation:
+    def objective(self, base: MaskedCrossEntropy, updates: int) -> SelfDistillation:
         return SelfDistillation(
             round_updates=-(-updates // self.rounds),
             first_steps=self.first_steps,
             num_teacher_steps=self.num_teacher_steps,
             divergence=self.divergence,
             times=self.times,
-            counts=counts,
-            pad_id=pad_id,
+            base=base,
         )
 
 
@@ -170,7 +169,7 @@ class Training:
         """What the run minimises; padding has no part in it."""
         if self.model.is_causal:
             return NextToken(pad_id=pad_id)
-        if self.sdtt.rounds:
-            return self.sdtt.objective(self.iterations, self.updates, pad_id)
         base = MaskedCrossEntropy(weighting=self.weighting, counts=self.iterations, pad_id=pad_id)
+        if self.sdtt.rounds:
+            return self.sdtt.objective(base, self.updates)
         return self.consistency.objective(base, self.updates) if self.consistency.weight else base
