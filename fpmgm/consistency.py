@@ -143,7 +143,7 @@ class Consistency:
         def kl(student: Features, targets: Features, visible: Bool[Tensor, " M"], tokens: Chosen) -> PerChoice:
             log_q = log_probabilities(denoiser, student, self.temperature)
             log_p = log_probabilities(teacher, targets, self.temperature).detach()
-            found = divergence(log_p, log_q, mask_id=denoiser.mask_id)
+            found = divergence(log_p, log_q, denoiser.mask_id)
             if self.targets == "raw":
                 return found
             return torch.where(visible, -log_q.gather(1, tokens[:, None])[:, 0], found)

@@ -33,7 +33,7 @@ def log_probabilities(denoiser: Denoiser, features: Features, temperature: float
     return without_mask(denoiser.head(features) / temperature, mask_id=denoiser.mask_id).log_softmax(dim=-1)
 
 
-def divergence(log_p: Logits, log_q: Logits, *, mask_id: int) -> PerChoice:
+def divergence(log_p: Logits, log_q: Logits, mask_id: int) -> PerChoice:
     """KL(p || q) of each row; the mask, which neither predicts, is left out."""
     return (log_p.exp() * difference(log_p, log_q, mask_id)).sum(dim=-1)
 
@@ -44,14 +44,9 @@ def difference(log_p: Logits, log_q: Logits, mask_id: int) -> Logits:
     return log_p.index_fill(1, mask, 0.0) - log_q.index_fill(1, mask, 0.0)
 
 
-def kl_forward(log_p: Logits, log_q: Logits, mask_id: int) -> PerChoice:
-    """KL(teacher || student)."""
-    return divergence(log_p, log_q, mask_id=mask_id)
-
-
 def kl_backward(log_p: Logits, log_q: Logits, mask_id: int) -> PerChoice:
     """KL(student || teacher)."""
-    return divergence(log_q, log_p, mask_id=mask_id)
+    return divergence(log_q, log_p, mask_id)
 
 
 def log_mse(log_p: Logits, log_q: Logits, mask_id: int) -> PerChoice:
@@ -66,7 +61,7 @@ def log_tvd(log_p: Logits, log_q: Logits, mask_id: int) -> PerChoice:
 
 DIVERGENCES: dict[str, Callable[[Logits, Logits, int], PerChoice]] = {
     "kl-bwd": kl_backward,
-    "kl-fwd": kl_forward,
+    "kl-fwd": divergence,
     "mse": log_mse,
     "tvd": log_tvd,
 }

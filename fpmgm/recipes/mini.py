@@ -4,7 +4,7 @@ fpmgm train text-mini             FP-MDLM, 1/1/1 blocks
 fpmgm train text-mini-mdlm        MDLM, 12 blocks
 fpmgm train text-mini-judge       a causal model of 12 blocks, to judge samples with; 3,000 updates
 
-Stages that start from the bundled base models, at most 30 minutes each on 2 cores:
+Stages that start from the bundled base models, meant to take at most 30 minutes each on 2 cores (not yet timed):
 
 fpmgm train text-mini-cofre       FP-MDLM, consistency across steps (L_CONS)
 fpmgm train text-mini-mdlm-cons   MDLM, the same
