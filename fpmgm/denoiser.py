@@ -3,6 +3,8 @@
 A plain stack is the same class with no fixed-point block, so everything downstream treats both alike.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -192,3 +194,14 @@ class Denoiser(nn.Module):
             solution = gradient(f, h, num_no_grad=num_no_grad, num_grad=num_grad, solver=solver)
             h, residual = solution.h, solution.residual
         return Denoised(self.post(h, cond, positions), residual)
+
+
+@contextmanager
+def evaluating(denoiser: Denoiser) -> Iterator[None]:
+    """Dropout off, then as it was."""
+    was_training = denoiser.training
+    denoiser.eval()
+    try:
+        yield
+    finally:
+        denoiser.train(was_training)

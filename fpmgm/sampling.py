@@ -1,14 +1,13 @@
 """Sampling: Algorithm 1, once, for text and images, for fixed points and plain stacks."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import torch
 
-from fpmgm.denoiser import Denoiser
+from fpmgm.denoiser import Denoiser, evaluating
 from fpmgm.draws import Draw
 from fpmgm.masking import without_mask
 from fpmgm.randomness import Streams
@@ -95,7 +94,7 @@ def sample(
     )
     spent = torch.zeros(len(z), dtype=torch.long, device=z.device)
     last = None
-    with _evaluating(denoiser):
+    with evaluating(denoiser):
         for index, (num_iters, (t, t_next)) in enumerate(zip(iterations, pairwise(times), strict=True)):
             positions = transition.positions(state, t, t_next, rng=rng)  # most rules choose before they see a logit
             cond = denoiser.condition(state.z, t)
@@ -137,7 +136,7 @@ def left_to_right(denoiser: Denoiser, z: Tokens, *, draw: Draw, rng: Streams) ->
     if (z[:, 0] == denoiser.mask_id).any():
         raise ValueError("a causal model needs a first token in every sequence, such as end-of-text")
     spent = torch.zeros(len(z), dtype=torch.long, device=z.device)
-    with _evaluating(denoiser):
+    with evaluating(denoiser):
         for index in range(1, z.shape[1]):
             u = rng.uniform(1).to(z.device)[:, 0]
             is_masked = z[:, index] == denoiser.mask_id
@@ -158,17 +157,6 @@ def _solve(denoiser: Denoiser, h_pre: Hidden, h_init: Hidden, cond: Any, solver:
         return solver(denoiser.fixed_point_map(h_pre, cond), h_init, num_iters)
     none = torch.zeros(len(h_pre), device=h_pre.device)
     return Solution(h=h_pre, residual=none, num_iters=none.long())
-
-
-@contextmanager
-def _evaluating(denoiser: Denoiser) -> Iterator[None]:
-    """Dropout off, then as it was."""
-    was_training = denoiser.training
-    denoiser.eval()
-    try:
-        yield
-    finally:
-        denoiser.train(was_training)
 
 
 def _check_tokens(denoiser: Denoiser, z: Tokens, rng: Streams) -> None:

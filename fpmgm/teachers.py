@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from fpmgm.denoiser import Denoiser
+from fpmgm.denoiser import Denoiser, evaluating
 from fpmgm.masking import without_mask
 from fpmgm.objectives import Noise
 from fpmgm.solvers import Solver
@@ -20,12 +20,8 @@ def teacher_features(
 ) -> Features:
     """What the teacher's head reads: no gradients, no dropout, as many iterations as the student's."""
     counts = {"num_no_grad": noise.num_no_grad, "num_grad": noise.num_grad or TEACHER_ITERS}
-    was_training = teacher.training
-    teacher.eval()
-    try:
+    with evaluating(teacher):
         return teacher(z, t, positions, solver=solver, **(counts if teacher.cost.fp else {})).features
-    finally:
-        teacher.train(was_training)
 
 
 def log_probabilities(denoiser: Denoiser, features: Features, temperature: float = 1.0) -> Logits:

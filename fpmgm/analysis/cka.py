@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Generator, Tensor
 
 from fpmgm.analysis.layers import States, layer_names, layer_states
-from fpmgm.denoiser import Denoiser
+from fpmgm.denoiser import Denoiser, evaluating
 from fpmgm.layer_map import LayerMap
 from fpmgm.masking import masked_below
 from fpmgm.types import Tokens, Uniforms
@@ -83,16 +83,12 @@ def layer_similarity(
     if denoiser.is_causal:
         raise ValueError("the model is causal; layers are compared at times t, which only masked models have")
     u = torch.rand(x.shape, generator=rng).to(x.device)
-    was_training = denoiser.training
-    denoiser.eval()
-    try:
+    with evaluating(denoiser):
         by_time = []
         for t in times:
             if on_time:
                 on_time(t)
             by_time.append(linear_cka(_states(denoiser, x, u, t, num_iters, batch_size)))
-    finally:
-        denoiser.train(was_training)
     names = layer_names(denoiser.cost, num_iters)
     return LayerSimilarity(layers=names, times=tuple(times), by_time=torch.stack(by_time).cpu())
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fpmgm.denoiser import Denoiser
+from fpmgm.denoiser import Denoiser, evaluating
 from fpmgm.masking import MaskSchedule, linear, masked_below, stratified_times
 from fpmgm.objectives import next_token_nll, not_padding, token_nll
 from fpmgm.randomness import generator
@@ -41,15 +41,11 @@ def perplexity(
     Tokens that are `pad_id` do not count.
     """
     counts = not_padding(x, pad_id)
-    was_training = denoiser.training
-    denoiser.eval()
-    try:
+    with evaluating(denoiser):
         if denoiser.is_causal:
             nats = torch.cat([next_token_nll(denoiser, part) for part in x.split(batch_size)])
         else:
             nats = torch.cat(list(_bounds(denoiser, x, counts, num_iters, batch_size, seed, schedule)))
-    finally:
-        denoiser.train(was_training)
     counts = counts[:, x.shape[1] - nats.shape[1] :]  # a causal model says nothing of the first token
     sums, totals = (nats * counts).double().sum(dim=1), counts.double().sum(dim=1)
     mean = float(sums.sum() / totals.sum())
