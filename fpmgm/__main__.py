@@ -1,6 +1,7 @@
 """The command line: `fpmgm COMMAND [--field value ...]`."""
 
 import io
+import os
 import re
 import sys
 import textwrap
@@ -40,19 +41,12 @@ T = TypeVar("T")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; 0 if fine, 1 if it failed, 2 if the input was wrong: one line then says what would work."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    if not arguments or arguments[0] in ("-h", "--help"):
-        from fpmgm.recipes import RECIPES
-
-        recipes = textwrap.fill(
-            ", ".join(RECIPES), 78, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
-        )
-        print(USAGE.format(recipes=recipes))
-        return 0
-    if arguments[0] == "--version":
-        print(f"fpmgm {__version__}")
-        return 0
     try:
-        choose("command", arguments[0], COMMANDS)(arguments[1:])
+        _run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader, `head` perhaps, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains as it ends
+        return 1
     except ValueError as error:
         print(f"fpmgm: {error}", file=sys.stderr)
         return 2
@@ -60,6 +54,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"fpmgm: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _run(arguments: Sequence[str]) -> None:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        from fpmgm.recipes import RECIPES
+
+        recipes = textwrap.fill(
+            ", ".join(RECIPES), 78, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
+        )
+        print(USAGE.format(recipes=recipes))
+    elif arguments[0] == "--version":
+        print(f"fpmgm {__version__}")
+    else:
+        choose("command", arguments[0], COMMANDS)(arguments[1:])
 
 
 def _quickstart(arguments: Sequence[str]) -> None:

@@ -1,7 +1,10 @@
 """The commands, as their user types them."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +39,14 @@ def test_sample_without_a_model_writes_with_the_bundled_one_and_repeats(capsys: 
     assert found[0]["texts"] == found[1]["texts"]
     assert found[0]["block_evals"] <= 24
     assert found[0]["seconds"] > 0
+
+
+def test_a_reader_that_leaves_early_gets_no_traceback() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([sys.executable, "-m", "fpmgm", "--help"], stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 @pytest.mark.parametrize(
