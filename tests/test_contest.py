@@ -1,6 +1,7 @@
 """The contest: stages trained, measured and laid out by one command."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from fpmgm.commands import contest
 from fpmgm.commands.contest import INJECTIONS, Contest, Contestant, over_seeds
 from fpmgm.data.text import TextConfig
 from fpmgm.evaluation import sweep
+from fpmgm.generation import Generated, generate
 from fpmgm.training import loop
 from fpmgm.training.config import ConsistencyConfig, Training
 from fpmgm.training.loop import train
@@ -88,6 +90,25 @@ def test_a_contest_trains_measures_and_fills_its_tables_once(small: Contest, mon
     monkeypatch.setattr(loop.Run, "update", lambda *_: pytest.fail("trained again"))
     monkeypatch.setattr(contest, "perplexity", lambda *_: pytest.fail("validated again"))
     assert small.run() == report
+
+
+def test_a_second_judge_reads_the_samples_that_the_first_one_read(
+    small: Contest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = tmp_path / "second" / "judge"
+    shutil.copytree(small.judge, second)
+    drawn = []
+
+    def draw(*arguments: Any, **settings: Any) -> Generated:
+        drawn.append(settings)
+        return generate(*arguments, **settings)
+
+    monkeypatch.setattr(sweep, "generate", draw)
+    lines = replace(small, contestants=small.contestants[:3], second_judge=str(second)).run().splitlines()
+    headline = [line for line in lines if line.startswith("| FP-MDLM + L_CONS | three-state")]
+    assert len(headline) == 3  # each judge's, and at matched entropy
+    assert headline[0].replace("**", "") == headline[1].replace("**", "")
+    assert len(drawn) == 2 * (1 + 3 + 2 * 3) + len([each for each in drawn if each["temperature"] != 1])
 
 
 def test_a_cell_over_seeds_is_their_mean_and_range_and_of_one_seed_its_interval() -> None:

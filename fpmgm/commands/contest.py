@@ -121,14 +121,17 @@ class Contest:
             ]
             for contestant in self.contestants
         }
+        rows: list[Row] = []
+        second: list[Row] = []
+        for line in lines:  # both judges, while its samples are at hand
+            rows += self._measure([line], self.judge)
+            second += self._measure([line], self.second_judge) if line["headline"] and self.second_judge else []
         parts = [_validation_table(validation)]
-        rows = self._measure(lines, self.judge)
         parts.append(f"### Generative perplexity (entropy), judge: {self.judge or 'none'}\n\n{self._table(rows)}")
         parts += self._pictures(rows)
-        headline = [line for line in lines if line["headline"]]
         if self.second_judge:
-            second = self._measure(headline, self.second_judge)
             parts.append(f"### The same, judge: {self.second_judge}\n\n{self._table(second)}")
+        headline = [line for line in lines if line["headline"]]
         matched = self._measure(headline, self.judge, self._entropies(rows))
         title = f"### The same with {self.knob} turned until the entropy is that of {self.reference} at the budget"
         parts.append(f"{title}\n\n{self._table(matched)}")

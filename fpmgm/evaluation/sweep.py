@@ -107,8 +107,7 @@ def measure_cell(cell: Cell, protocol: Protocol) -> Row:
         setting: dict[str, Any] = {cell.knob: found.setting}
         sampling = replace(sampling, **setting)
         matched = {"matched": {"knob": cell.knob, "entropy": cell.entropy, "is_met": found.is_met}}
-    spent = MultiplyAdds(model)
-    out = generate(model, num_samples=protocol.num_samples, on_step=spent, **asdict(sampling))
+    out, spent = _samples(cell.model, sampling, protocol.num_samples)
     readings = judge.read([documents(model, row) for row in out.tokens]) if judge else None
     metrics = measure(torch.tensor(out.tokens), readings, seed=cell.sampling.seed)
     if protocol.mauve and readings:
@@ -120,7 +119,7 @@ def measure_cell(cell: Cell, protocol: Protocol) -> Row:
         "sampling": {**asdict(sampling), "steps": out.steps, "allocation": out.allocation},
         **matched,
         "block_evals": out.block_evals,
-        "multiply_adds": spent.per_sequence(out),
+        "multiply_adds": spent,
         "seconds": out.seconds,
         "metrics": metrics,
         "protocol": {
@@ -144,9 +143,6 @@ class MultiplyAdds:
             step.solution.num_iters.tolist(), step.positions.sum(1).tolist(), strict=True
         ):
             self.total += multiply_adds(self.config, num_iters=num_iters, num_positions=num_positions, length=length)
-
-    def per_sequence(self, out: Generated) -> float:
-        return self.total / len(out.tokens)
 
 
 def read_rows(file: Path) -> list[Row]:
@@ -209,7 +205,16 @@ def _judge_weights(judge: str) -> str:
 
 
 _model = lru_cache(maxsize=2)(load)
-_judge = lru_cache(maxsize=1)(load_judge)
+_judge = lru_cache(maxsize=2)(load_judge)
+
+
+@lru_cache(maxsize=32)
+def _samples(name: str, sampling: Sampling, num: int) -> tuple[Generated, float]:
+    """Samples and the multiply-adds of one, kept for a second judge."""
+    model = _model(name)
+    spent = MultiplyAdds(model)
+    out = generate(model, num_samples=num, on_step=spent, **asdict(sampling))
+    return out, spent.total / num
 
 
 def _features(readings: Sequence[Reading]) -> TextFeatures:
