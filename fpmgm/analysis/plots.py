@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fpmgm.analysis.cka import LayerSimilarity, strongest_boundary
-from fpmgm.evaluation.plots import COLOURS, MARKERS, save
+from fpmgm.evaluation.plots import COLOURS, line_style, save
 
 Row = dict[str, Any]
 
@@ -49,9 +49,8 @@ def consecutive_plot(found: LayerSimilarity, file: Path) -> list[Path]:
     after = strongest_boundary(found.mean).after
     axis.axvspan(after - 1.4, after - 0.6, color=COLOURS[1], alpha=0.15, linewidth=0)
     for index, (t, similarity) in enumerate(zip(found.times, found.by_time, strict=True)):
-        colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
         values = similarity.diagonal(1).numpy()
-        axis.plot(range(num), values, color=colour, marker=marker, linewidth=1, markersize=4, label=f"t = {t:g}")
+        axis.plot(range(num), values, linewidth=1, markersize=4, label=f"t = {t:g}", **line_style(index))
     axis.plot(range(num), found.mean.diagonal(1).numpy(), color="black", linewidth=2.2, label="mean")
     axis.set_xticks(range(num), [" - ".join(pair) for pair in pairwise(found.layers)], rotation=_rotation(found))
     axis.set(xlabel="layers", ylabel="linear CKA", ylim=(-0.02, 1.04), xlim=(-0.5, num - 0.5))
@@ -66,13 +65,14 @@ def dynamics_plot(rows: Sequence[Row], validation: Mapping[int, float], limit: f
     quality, entropy, held_out = figure.subplots(1, 3)
     for index, budget in enumerate(dict.fromkeys(row["sampling"]["budget"] for row in rows)):
         own = [row for row in rows if row["sampling"]["budget"] == budget]
-        style = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
         for axis, name in ((quality, "perplexity_per_sample"), (entropy, "entropy")):
             points = [(row["update"], row["metrics"][name]) for row in own if name in row["metrics"]]
             values = np.array([[m["value"], m["low"], m["high"]] for _, m in points]).reshape(-1, 3)
             errors = np.abs(values[:, 1:] - values[:, :1]).T
             updates = [update for update, _ in points]
-            axis.errorbar(updates, values[:, 0], errors, label=f"{budget} blocks", markersize=4, capsize=2, **style)
+            axis.errorbar(
+                updates, values[:, 0], errors, label=f"{budget} blocks", markersize=4, capsize=2, **line_style(index)
+            )
     held_out.plot(list(validation), list(validation.values()), color="black", marker="o", markersize=4)
     if limit is not None:
         held_out.axhline(limit, color=COLOURS[1], linestyle="--", label="limit of the stopping rule")

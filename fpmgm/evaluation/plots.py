@@ -13,6 +13,8 @@ Row = dict[str, Any]
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito's, for all eyes
 MARKERS = "osD^vP"
+MOST_INSIDE = 4
+"""With more lines than this, the legend lies below the plot."""
 COSTS = {
     "block_evals": ("block evaluations a sequence", 1.0),
     "multiply_adds": ("multiply-adds a sequence, billions", 1e-9),
@@ -34,8 +36,18 @@ def quality_against_cost(rows: Sequence[Row], name: str, title: str, file: Path)
         axis.grid(alpha=0.3)
     axes[0].set_xticks(sorted({row["block_evals"] for row in rows}))
     axes[0].set_ylabel(title)
-    axes[0].legend(frameon=False)
+    if len(models) <= MOST_INSIDE:
+        axes[0].legend(frameon=False)
+    else:
+        figure.legend(*axes[0].get_legend_handles_labels(), frameon=False, loc="outside lower center", ncols=4)
     return save(figure, file)
+
+
+def line_style(index: int) -> dict[str, Any]:
+    """How the line of that number looks: a colour and a marker, dashed with the next marker when colours run out."""
+    turn, colour = divmod(index, len(COLOURS))
+    marker = MARKERS[(index + turn) % len(MARKERS)]
+    return {"color": COLOURS[colour], "marker": marker, "linestyle": "--" if turn % 2 else "-"}
 
 
 def _line(axis: Axes, rows: Sequence[Row], name: str, cost: str, scale: float, index: int, label: str) -> None:
@@ -43,10 +55,7 @@ def _line(axis: Axes, rows: Sequence[Row], name: str, cost: str, scale: float, i
     x = [point for point, _ in points]
     y = np.array([[m["value"], m["low"], m["high"]] for _, m in points]).reshape(-1, 3)
     errors = np.abs(y[:, 1:] - y[:, :1]).T
-    colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
-    axis.errorbar(
-        x, y[:, 0], errors, label=label, color=colour, marker=marker, linewidth=1.4, markersize=5, capsize=2.5
-    )
+    axis.errorbar(x, y[:, 0], errors, label=label, linewidth=1.4, markersize=5, capsize=2.5, **line_style(index))
 
 
 def heat_map(
