@@ -2,6 +2,7 @@ import json
 import math
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -187,20 +188,37 @@ def test_samples_are_matched_to_an_entropy_by_temperature_or_top_p(small_model: 
     denoiser = small_model(std=0.4, **changes)
     model = Model(denoiser=denoiser, config=replace(SMALL, **changes), tokenizer=tokenizer.to_str())  # type: ignore[arg-type]
     sampling: dict[str, Any] = {"num_samples": 24, "budget": 24, "seed": 0}
-    entropies = [
-        float(unigram_entropy(torch.tensor(generate(model, temperature=t, **sampling).tokens)).mean())
-        for t in (0.5, 1.0)
-    ]
-    target = sum(entropies) / 2
+
+    def entropy(knob: str, setting: float) -> float:
+        out = generate(model, **{**sampling, knob: setting})
+        return float(unigram_entropy(torch.tensor(out.tokens)).mean())
+
+    target = (entropy("temperature", 0.5) + entropy("temperature", 1.0)) / 2
     for knob in ("temperature", "top_p"):
-        found = match_entropy(model, target, knob=knob, **sampling)
+        found = match_entropy(partial(entropy, knob), target, knob=knob)
         assert found.is_met
-        assert found.entropy == pytest.approx(target, abs=0.02)
-    unreachable = match_entropy(model, 10.0, **sampling)
-    assert not unreachable.is_met
-    assert unreachable.setting == 1.5
+        assert found.entropy == entropy(knob, found.setting) == pytest.approx(target, abs=0.02)
+
+
+def test_a_search_for_an_entropy_takes_few_tries_and_ends_at_the_range_if_there_is_none() -> None:
+    tried: list[float] = []
+
+    def entropy(setting: float) -> float:
+        tried.append(setting)
+        return 4.3 + 1.2 * math.log(setting)
+
+    for target, most in ((4.3, 1), (4.2, 3), (4.05, 4), (4.5, 4), (3.0, 6)):
+        tried.clear()
+        assert match_entropy(entropy, target).is_met
+        assert len(tried) <= most
+    for target, end in ((10.0, 1.5), (1.0, 0.3)):
+        unreachable = match_entropy(entropy, target)
+        assert (unreachable.is_met, unreachable.setting) == (False, end)
+    assert match_entropy(entropy, 10.0, knob="top_p").setting == 1.0
+    stepwise = match_entropy(lambda setting: 3.0 if setting < 0.77 else 5.0, 4.0)
+    assert not stepwise.is_met
     with pytest.raises(ValueError, match="unknown knob 'temprature'; did you mean 'temperature'"):
-        match_entropy(model, 1.0, knob="temprature")
+        match_entropy(entropy, 1.0, knob="temprature")
 
 
 def test_measured_metrics_are_those_of_the_samples_themselves() -> None:

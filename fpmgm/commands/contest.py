@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fpmgm.checkpoint import find_folder, load, read_config
 from fpmgm.commands.evaluate import VALIDATION_ITERS, announce
@@ -79,6 +79,15 @@ INJECTIONS = tuple(
 )
 
 
+class Line(NamedTuple):
+    """A line of a table: the models of all seeds, sampled with one kind of reuse."""
+
+    name: str
+    reuse: str
+    models: list[str]
+    is_headline: bool
+
+
 @dataclass(frozen=True, kw_only=True)
 class Contest:
     """Where a contest lies and how it is judged."""
@@ -106,12 +115,7 @@ class Contest:
         """Train, measure and write; returns the Markdown of the report."""
         models = {contestant.name: contestant.models(self.runs) for contestant in self.contestants}
         lines = [
-            {
-                "name": contestant.name,
-                "reuse": reuse,
-                "models": models[contestant.name],
-                "headline": contestant.is_headline,
-            }
+            Line(contestant.name, reuse, models[contestant.name], contestant.is_headline)
             for contestant in self.contestants
             for reuse in (REUSES if _has_fixed_point(models[contestant.name][0]) else ("none",))
         ]
@@ -125,31 +129,29 @@ class Contest:
         second: list[Row] = []
         for line in lines:  # both judges, while its samples are at hand
             rows += self._measure([line], self.judge)
-            second += self._measure([line], self.second_judge) if line["headline"] and self.second_judge else []
+            second += self._measure([line], self.second_judge) if line.is_headline and self.second_judge else []
         parts = [_validation_table(validation)]
         parts.append(f"### Generative perplexity (entropy), judge: {self.judge or 'none'}\n\n{self._table(rows)}")
         parts += self._pictures(rows)
         if self.second_judge:
             parts.append(f"### The same, judge: {self.second_judge}\n\n{self._table(second)}")
-        headline = [line for line in lines if line["headline"]]
+        headline = [line for line in lines if line.is_headline and line.reuse == _best_reuse(line.models[0])]
         matched = self._measure(headline, self.judge, self._entropies(rows))
         title = f"### The same with {self.knob} turned until the entropy is that of {self.reference} at the budget"
         parts.append(f"{title}\n\n{self._table(matched)}")
         return "\n\n".join(parts)
 
-    def _measure(
-        self, lines: Sequence[dict[str, Any]], judge: str, entropies: dict[int, float] | None = None
-    ) -> list[Row]:
+    def _measure(self, lines: Sequence[Line], judge: str, entropies: dict[int, float] | None = None) -> list[Row]:
         """A row for every line, model and budget; with `entropies`, at those of each budget."""
         knob = self.knob if entropies else ""
         cells, names = [], []
         for line in lines:
-            for model in line["models"]:
+            for model in line.models:
                 for budget in self.budgets:
-                    sampling = Sampling(budget=budget, reuse=line["reuse"], seed=self.seed)
+                    sampling = Sampling(budget=budget, reuse=line.reuse, seed=self.seed)
                     entropy = entropies[budget] if entropies else 0.0
                     cells.append(Cell(model=model, sampling=sampling, knob=knob, entropy=entropy))
-                    names.append((line["name"], line["reuse"]))
+                    names.append((line.name, line.reuse))
         protocol = Protocol(num_samples=self.num_samples, judge=judge)
         rows = run_sweep(cells, protocol, self.folder / "contest.jsonl", on_cell=announce)
         return [
@@ -199,8 +201,7 @@ class Contest:
         name = "perplexity_per_sample" if self.judge else "entropy"
         first: dict[str, list[Row]] = {}
         for row in rows:
-            wanted = "three-state" if _has_fixed_point(row["model"]) else "none"
-            if row["line"][1] == wanted:
+            if row["line"][1] == _best_reuse(row["model"]):
                 first.setdefault(row["line"][0], []).append(row)
         best = [{**row, "model": line} for line, own in first.items() for row in own if row["model"] == own[0]["model"]]
         title = "generative perplexity" if self.judge else "unigram entropy"
@@ -239,6 +240,11 @@ def _validation_table(found: dict[str, list[float]]) -> str:
     lines = ["### Validation perplexity", "", "| model | perplexity, by seed |", "| --- | --- |"]
     lines += [f"| {name} | {', '.join(f'{value:.1f}' for value in values)} |" for name, values in found.items()]
     return "\n".join(lines)
+
+
+def _best_reuse(model: str) -> str:
+    """What pictures show, and what entropies are matched with."""
+    return REUSES[-1] if _has_fixed_point(model) else REUSES[0]
 
 
 def _has_fixed_point(model: str) -> bool:

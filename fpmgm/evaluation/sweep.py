@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import torch
 from fpmgm.budget import ALLOCATIONS, Cost, plan
 from fpmgm.checkpoint import Model, find_folder, load, read_config
 from fpmgm.evaluation.cost import multiply_adds
+from fpmgm.evaluation.diversity import unigram_entropy
 from fpmgm.evaluation.held_out import text_for
 from fpmgm.evaluation.judges import Reading, load_judge
 from fpmgm.evaluation.matched import match_entropy
@@ -101,11 +102,8 @@ def measure_cell(cell: Cell, protocol: Protocol) -> Row:
     judge = _judge(protocol.judge) if protocol.judge else None
     sampling, matched = cell.sampling, {}
     if cell.knob:
-        found = match_entropy(
-            model, cell.entropy, knob=cell.knob, num_samples=protocol.num_samples, **asdict(cell.sampling)
-        )
-        setting: dict[str, Any] = {cell.knob: found.setting}
-        sampling = replace(sampling, **setting)
+        found = match_entropy(partial(_entropy_at, cell, protocol.num_samples), cell.entropy, knob=cell.knob)
+        sampling = _turned(cell, found.setting)
         matched = {"matched": {"knob": cell.knob, "entropy": cell.entropy, "is_met": found.is_met}}
     out, spent = _samples(cell.model, sampling, protocol.num_samples)
     readings = judge.read([documents(model, row) for row in out.tokens]) if judge else None
@@ -129,6 +127,17 @@ def measure_cell(cell: Cell, protocol: Protocol) -> Row:
             **provenance(),
         },
     }
+
+
+def _entropy_at(cell: Cell, num: int, setting: float) -> float:
+    """The entropy of a cell's samples with its knob turned to a setting."""
+    out, _ = _samples(cell.model, _turned(cell, setting), num)
+    return float(unigram_entropy(torch.tensor(out.tokens)).mean())
+
+
+def _turned(cell: Cell, setting: float) -> Sampling:
+    settings: dict[str, Any] = {cell.knob: setting}
+    return replace(cell.sampling, **settings)
 
 
 class MultiplyAdds:
@@ -210,7 +219,7 @@ _judge = lru_cache(maxsize=2)(load_judge)
 
 @lru_cache(maxsize=32)
 def _samples(name: str, sampling: Sampling, num: int) -> tuple[Generated, float]:
-    """Samples and the multiply-adds of one, kept for a second judge."""
+    """Samples and the multiply-adds of one, kept for a second judge or a search that ends here."""
     model = _model(name)
     spent = MultiplyAdds(model)
     out = generate(model, num_samples=num, on_step=spent, **asdict(sampling))
