@@ -29,7 +29,7 @@ def bundle(run: Path, name: str) -> None:
     model.save(folder, dtype=torch.float16)
     shutil.copyfile(run / "model" / CURVES, folder / CURVES)
     command = EvaluateCommand(
-        models=(name,), data=settings["data.source"], budgets=(), validation_sequences=ALL, ngram=True
+        models=(name,), data=settings["data.source"], budgets=(), judge="", validation_sequences=ALL, ngram=True
     )
     found = evaluate(command)
     bound = found["validation"][0]

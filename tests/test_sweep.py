@@ -10,9 +10,10 @@ import pytest
 from fpmgm import checkpoint
 from fpmgm.__main__ import main
 from fpmgm.checkpoint import Model, load
-from fpmgm.commands import evaluate, reproduce
+from fpmgm.commands import reproduce
 from fpmgm.evaluation import sweep
 from fpmgm.evaluation.cost import multiply_adds
+from fpmgm.evaluation.plots import line_style
 from fpmgm.evaluation.sweep import PRESETS, Cell, Protocol, read_rows, run_sweep
 from fpmgm.evaluation.tables import Column, latex, markdown, metric
 from fpmgm.generation import Sampling, generate
@@ -213,10 +214,9 @@ def test_reproduce_fills_every_table_and_goes_on_where_it_was_stopped(
 ) -> None:
     for name in ("text-mini", "text-mini-mdlm"):
         text_model.save(tmp_path / "models" / name)
-    for module in (checkpoint, reproduce, evaluate):
-        monkeypatch.setattr(module, "BUNDLED", tmp_path / "models")
+    monkeypatch.setattr(checkpoint, "BUNDLED", tmp_path / "models")
     short = tuple(replace(stage, budgets=(12,)) for stage in reproduce.TEXT_MINI[:3])
-    monkeypatch.setitem(reproduce.REPORTS, "text-mini", short)
+    monkeypatch.setitem(reproduce.REPORTS, "text-mini", replace(reproduce.REPORTS["text-mini"], stages=short))
     command = ["reproduce", "text-mini", "--out", str(tmp_path / "out"), "--num-samples", "2", "--judge", ""]
     command += ["--no-contest"]
     assert main(command) == 0
@@ -229,3 +229,7 @@ def test_reproduce_fills_every_table_and_goes_on_where_it_was_stopped(
     assert main(command) == 0
     assert main(["reproduce", "text-minni"]) == 2
     assert "did you mean 'text-mini'?" in capsys.readouterr().err
+
+
+def test_no_two_lines_of_a_plot_look_alike() -> None:
+    assert len({tuple(line_style(index).values()) for index in range(12)}) == 12

@@ -9,7 +9,8 @@ import tyro
 
 from fpmgm.analysis.plots import dynamics_plot
 from fpmgm.commands import open_console
-from fpmgm.commands.evaluate import announce, judge_named
+from fpmgm.commands.evaluate import announce
+from fpmgm.evaluation.judges import judge_named
 from fpmgm.evaluation.sweep import Protocol, Row, budget_cells, run_sweep
 from fpmgm.evaluation.tables import Column, markdown, metric
 from fpmgm.generation import Sampling

@@ -12,9 +12,10 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from fpmgm.checkpoint import BUNDLED, DEFAULT, find_folder, load
+from fpmgm.checkpoint import DEFAULT, find_folder, load
 from fpmgm.commands import open_console
 from fpmgm.evaluation.held_out import held_out_sequences, text_for
+from fpmgm.evaluation.judges import judge_named
 from fpmgm.evaluation.likelihood import perplexity
 from fpmgm.evaluation.matched import RANGES
 from fpmgm.evaluation.ngram import floors
@@ -24,7 +25,6 @@ from fpmgm.evaluation.tables import Column, latex, markdown, metric, shown
 from fpmgm.generation import Sampling
 from fpmgm.names import choose
 
-JUDGE = "text-mini-judge"
 VALIDATION_ITERS = 6
 OTHER_ITERS = (2, 12)
 """Solver iterations that validation perplexity is also reported at."""
@@ -140,13 +140,6 @@ def _write(folder: Path, found: dict[str, Any], judge: str) -> list[Path]:
     if found["samples"]:
         files += quality_against_cost(found["samples"], *_quality_shown(judge), folder / "quality")
     return files
-
-
-def judge_named(judge: str) -> str:
-    """The bundled judge for `auto`, if it is there."""
-    if judge != "auto":
-        return judge
-    return JUDGE if (BUNDLED / JUDGE).is_dir() else ""
 
 
 def announce(cell: Cell, index: int, total: int) -> None:

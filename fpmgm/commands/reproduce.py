@@ -6,18 +6,18 @@ from typing import Annotated
 
 import tyro
 
-from fpmgm.checkpoint import BUNDLED
 from fpmgm.commands import contest, open_console
 from fpmgm.commands.contest import Contest, Contestant
-from fpmgm.commands.evaluate import COSTS, MEASURED, MODEL, announce, draw_rows, judge_named, varied
+from fpmgm.commands.evaluate import COSTS, MEASURED, MODEL, announce, draw_rows, varied
+from fpmgm.evaluation.judges import judge_named
 from fpmgm.evaluation.sweep import PRESETS, Protocol, run_sweep
 from fpmgm.evaluation.tables import markdown
 from fpmgm.generation import Sampling
 from fpmgm.names import choose
 from fpmgm.provenance import provenance
 
+MODELS = ("text-mini", "text-mini-mdlm")
 BUDGETS = (24, 48, 96, 192, 384)
-CONTESTS: dict[str, tuple[Contestant, ...]] = {"text-mini": contest.TEXT_MINI, "injections": contest.INJECTIONS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,21 @@ TEXT_MINI = (
     Stage(preset="nucleus", title="The nucleus, off and on", budgets=(96,)),
     Stage(preset="solver", title="Solvers and tolerances", budgets=(96,)),
 )
-REPORTS: dict[str, tuple[Stage, ...]] = {"text-mini": TEXT_MINI, "injections": ()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Tables of the bundled models, then a contest of models that are trained for it."""
+
+    stages: tuple[Stage, ...] = ()
+    contestants: tuple[Contestant, ...]
+    budgets: tuple[int, ...]
+
+
+REPORTS = {
+    "text-mini": Report(stages=TEXT_MINI, contestants=contest.TEXT_MINI, budgets=BUDGETS),
+    "injections": Report(contestants=contest.INJECTIONS, budgets=(24, 96)),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,13 +81,13 @@ class ReproduceCommand:
 def run_reproduce(command: ReproduceCommand) -> None:
     """Run every stage and write the report after each."""
     console = open_console()
+    report = REPORTS[command.report]
     folder = Path(command.out or f"docs/results/{command.report}")
     judge = judge_named(command.judge)
-    models = [name for name in ("text-mini", "text-mini-mdlm") if (BUNDLED / name).is_dir()]
     protocol = Protocol(num_samples=command.num_samples, judge=judge)
     parts = [_heading(command, judge)]
-    for stage in REPORTS[command.report]:
-        cells = list(PRESETS[stage.preset](models, Sampling(seed=command.seed), stage.budgets))
+    for stage in report.stages:
+        cells = list(PRESETS[stage.preset](MODELS, Sampling(seed=command.seed), stage.budgets))
         console.print(f"{stage.title}: {len(cells)} cells")
         rows = run_sweep(cells, protocol, folder / f"{stage.preset}.jsonl", on_cell=announce)
         pictures = [file for file in draw_rows(stage.preset, rows, folder, judge) if file.suffix == ".png"]
@@ -85,8 +99,8 @@ def run_reproduce(command: ReproduceCommand) -> None:
         held = Contest(
             folder=folder,
             runs=Path(command.runs),
-            contestants=CONTESTS[command.report],
-            budgets=BUDGETS,
+            contestants=report.contestants,
+            budgets=report.budgets,
             num_samples=command.contest_samples,
             judge=judge,
             second_judge=command.second_judge,

@@ -21,6 +21,7 @@ from fpmgm.symbols import END_OF_TEXT
 
 TokenNats = Float[Tensor, " N"]
 TEXTS_AT_ONCE = 16
+BUNDLED_JUDGE = "text-mini-judge"
 
 
 class Reading(NamedTuple):
@@ -36,6 +37,11 @@ class Judge:
 
     name: str
     read: Callable[[Sequence[str]], list[Reading]]
+
+
+def judge_named(judge: str) -> str:
+    """The bundled judge for `auto`."""
+    return BUNDLED_JUDGE if judge == "auto" else judge
 
 
 def load_judge(source: str, max_length: int = 1024) -> Judge:

@@ -32,7 +32,12 @@ TEXT_MINI = Training(
 
 TEXT_MINI_MDLM = replace(TEXT_MINI, model=replace(TEXT_MINI.model, num_pre=12, num_fp=0, num_post=0))
 
-TEXT_MINI_JUDGE = replace(TEXT_MINI_MDLM, model=replace(TEXT_MINI_MDLM.model, is_causal=True), updates=3000)
+TEXT_MINI_JUDGE = replace(
+    TEXT_MINI_MDLM,
+    model=replace(TEXT_MINI_MDLM.model, is_causal=True),
+    embedding_start="auto",  # a causal model needs no help
+    updates=3000,
+)
 
 STAGE = replace(
     TEXT_MINI,
