@@ -20,18 +20,12 @@ def unigram_entropy(tokens: Tokens) -> PerSequence:
     return torch.stack(entropies).float()
 
 
-def distinct(tokens: Tokens, n: int) -> float:
-    """Distinct-n: the share of different n-grams among all of the sequences together, 1 if none occurs twice.
-
-    >>> distinct(torch.tensor([[1, 2, 1, 2], [3, 4, 5, 6]]), 2)  # 12 21 12 34 45 56
-    0.8333333333333334
-    """
-    grams = _grams(tokens, n).flatten(0, 1)
-    return len(grams.unique(dim=0)) / len(grams)
-
-
 def distinct_counts(tokens: Tokens, n: int) -> tuple[PerSequence, int]:
-    """How many different n-grams each sequence has, and how many it has in all."""
+    """Distinct-n: how many different n-grams each sequence has, and how many it has in all.
+
+    >>> distinct_counts(torch.tensor([[1, 2, 1, 2], [3, 4, 5, 6]]), 2)  # 12 21 12, and 34 45 56
+    (tensor([2., 3.]), 3)
+    """
     grams = _grams(tokens, n)
     return torch.tensor([float(len(own.unique(dim=0))) for own in grams]), grams.shape[1]
 
