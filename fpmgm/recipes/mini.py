@@ -35,7 +35,7 @@ TEXT_MINI_MDLM = replace(TEXT_MINI, model=replace(TEXT_MINI.model, num_pre=12, n
 TEXT_MINI_JUDGE = replace(
     TEXT_MINI_MDLM,
     model=replace(TEXT_MINI_MDLM.model, is_causal=True),
-    embedding_start="auto",  # a causal model needs no help
+    embedding_start="auto",  # as the bundled one was trained
     updates=3000,
 )
 
