@@ -27,14 +27,19 @@ class Timing:
 
 
 def interleave(contestants: Mapping[str, Callable[[], object]], repeats: int = 5) -> dict[str, Timing]:
-    """Time each contestant in turn, again and again, after one turn to warm up: whatever slows the machine hits all."""
+    """Time each contestant in turn, again and again, after one round to warm up: whatever slows the machine hits all.
+
+    Every round begins with the next contestant, so that none always follows the same one.
+    """
     if repeats < 1:
         raise ValueError(f"repeats is {repeats}; at least 1 is needed")
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    names = list(contestants)
     for repeat in range(repeats + 1):
-        for name, run in contestants.items():
+        first = repeat % len(names)
+        for name in names[first:] + names[:first]:
             begin = time.perf_counter()
-            run()
+            contestants[name]()
             if repeat:
                 seconds[name].append(time.perf_counter() - begin)
     return {
