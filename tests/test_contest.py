@@ -62,6 +62,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Contest:
         ),
         budgets=(6, 12),
         num_samples=3,
+        num_rest=2,
         judge=str(train(judge, "judge")),
         second_judge="",
     )
@@ -80,6 +81,10 @@ def test_a_contest_trains_measures_and_fills_its_tables_once(small: Contest, mon
     assert len(lines) == 1 + 4 * 3  # the plain stack once, four fixed points with three kinds of reuse
     assert tables[1].count("**") == 2 * 2  # the best of each budget
     assert len([line for line in tables[2].splitlines() if line.startswith("| FP-MDLM + L_CONS")]) == 1
+    rows = [json.loads(line) for line in (small.folder / "contest.jsonl").read_text().splitlines()]
+    by_model = {row["model"]: row["protocol"]["num_samples"] for row in rows}
+    assert {number for model, number in by_model.items() if "l-cons" in model} == {3}
+    assert {number for model, number in by_model.items() if "l-cons" not in model} == {2}
     for name in ("contest.png", "contest.svg", "adaptation.png", "contest.jsonl", "validation.jsonl"):
         assert (small.folder / name).stat().st_size > 0
     seeds = [
@@ -104,8 +109,9 @@ def test_a_second_judge_reads_the_samples_that_the_first_one_read(
         return generate(*arguments, **settings)
 
     monkeypatch.setattr(sweep, "generate", draw)
-    lines = replace(small, contestants=small.contestants[:3], second_judge=str(second)).run().splitlines()
-    headline = [line for line in lines if line.startswith("| FP-MDLM + L_CONS | three-state")]
+    report = replace(small, contestants=small.contestants[:3], second_judge=str(second)).run()
+    headline = [line for line in report.splitlines() if line.startswith("| FP-MDLM + L_CONS | three-state")]
+    assert "| none |" not in report.split("### ")[3]  # the second judge reads the best reuse only
     assert len(headline) == 3  # each judge's, and at matched entropy
     assert headline[0].replace("**", "") == headline[1].replace("**", "")
     assert len(drawn) == 2 * (1 + 3 + 2 * 3) + len([each for each in drawn if each["temperature"] != 1])

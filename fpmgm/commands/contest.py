@@ -33,7 +33,7 @@ class Contestant:
     """Fields of the recipe that differ."""
     num_seeds: int = 1
     is_headline: bool = False
-    """Whether SmolLM2 judges it too, and its entropy is matched."""
+    """Whether it has more samples a cell, a second judge, and its entropy matched."""
 
     def folders(self, runs: Path) -> Iterator[tuple[int, Path]]:
         """(seed, run folder) of every run there is to make."""
@@ -99,9 +99,12 @@ class Contest:
     """Entropies are matched to the first one's."""
     budgets: tuple[int, ...] = (24, 48, 96, 192, 384)
     num_samples: int = 256
+    """Samples a cell of the headline lines."""
+    num_rest: int = 128
+    """Samples a cell of the others."""
     judge: str = ""
     second_judge: str = "smollm2"
-    """Who judges the headline lines too; empty: nobody."""
+    """Who judges the headline lines too, with their best reuse; empty: nobody."""
     knob: str = "temperature"
     """What is turned until entropies meet."""
     seed: int = 0
@@ -125,17 +128,17 @@ class Contest:
             ]
             for contestant in self.contestants
         }
+        headline = [line for line in lines if line.is_headline and line.reuse == _best_reuse(line.models[0])]
         rows: list[Row] = []
         second: list[Row] = []
         for line in lines:  # both judges, while its samples are at hand
             rows += self._measure([line], self.judge)
-            second += self._measure([line], self.second_judge) if line.is_headline and self.second_judge else []
+            second += self._measure([line], self.second_judge) if line in headline and self.second_judge else []
         parts = [_validation_table(validation)]
         parts.append(f"### Generative perplexity (entropy), judge: {self.judge or 'none'}\n\n{self._table(rows)}")
         parts += self._pictures(rows)
         if self.second_judge:
             parts.append(f"### The same, judge: {self.second_judge}\n\n{self._table(second)}")
-        headline = [line for line in lines if line.is_headline and line.reuse == _best_reuse(line.models[0])]
         matched = self._measure(headline, self.judge, self._entropies(rows))
         title = f"### The same with {self.knob} turned until the entropy is that of {self.reference} at the budget"
         parts.append(f"{title}\n\n{self._table(matched)}")
@@ -152,7 +155,8 @@ class Contest:
                     entropy = entropies[budget] if entropies else 0.0
                     cells.append(Cell(model=model, sampling=sampling, knob=knob, entropy=entropy))
                     names.append((line.name, line.reuse))
-        protocol = Protocol(num_samples=self.num_samples, judge=judge)
+        num_samples = self.num_samples if lines[0].is_headline else self.num_rest
+        protocol = Protocol(num_samples=num_samples, judge=judge)
         rows = run_sweep(cells, protocol, self.folder / "contest.jsonl", on_cell=announce)
         return [
             {**row, "line": name, "budget": row["sampling"]["budget"]} for row, name in zip(rows, names, strict=True)

@@ -63,6 +63,7 @@ class ReproduceCommand:
     out: str = ""
     """The folder of the report; empty: docs/results/ and its name."""
     num_samples: int = 128
+    """Samples a row of the sweeps, and a cell of the contest outside its headline."""
     judge: str = "auto"
     """Who judges samples: smollm2, a causal model of ours or of the hub; auto: the bundled judge; empty: nobody."""
     seed: int = 0
@@ -71,8 +72,9 @@ class ReproduceCommand:
     runs: str = "runs/reproduce"
     """The folder of the run folders of the contest."""
     contest_samples: int = 256
+    """Samples a cell of the contest's headline lines."""
     second_judge: str = "smollm2"
-    """Who judges the headline lines of the contest too; empty: nobody."""
+    """Who judges the headline lines of the contest too, with their best reuse; empty: nobody."""
 
     def __post_init__(self) -> None:
         choose("report", self.report, REPORTS)
@@ -102,6 +104,7 @@ def run_reproduce(command: ReproduceCommand) -> None:
             contestants=report.contestants,
             budgets=report.budgets,
             num_samples=command.contest_samples,
+            num_rest=command.num_samples,
             judge=judge,
             second_judge=command.second_judge,
             seed=command.seed,
@@ -113,8 +116,9 @@ def run_reproduce(command: ReproduceCommand) -> None:
 
 def _rules(command: ReproduceCommand) -> str:
     return (
-        f"{command.contest_samples} samples a cell. A cell is the generative perplexity with its 95 % interval over "
-        "samples, or, of several seeds of training, their mean and range; the entropy is in brackets."
+        f"{command.contest_samples} samples a cell of the headline lines, {command.num_samples} of the others. A cell "
+        "is the generative perplexity with its 95 % interval over samples, or, of several seeds of training, their "
+        "mean and range; the entropy is in brackets."
     )
 
 

@@ -32,6 +32,9 @@ from fpmgm.sampling import Step
 
 Row = dict[str, Any]
 
+SEARCH = 64
+"""Samples of a try in the search for an entropy; what was found is then measured with all."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
@@ -102,7 +105,8 @@ def measure_cell(cell: Cell, protocol: Protocol) -> Row:
     judge = _judge(protocol.judge) if protocol.judge else None
     sampling, matched = cell.sampling, {}
     if cell.knob:
-        found = match_entropy(partial(_entropy_at, cell, protocol.num_samples), cell.entropy, knob=cell.knob)
+        num = min(SEARCH, protocol.num_samples)
+        found = match_entropy(partial(_entropy_at, cell, num), cell.entropy, knob=cell.knob)
         sampling = _turned(cell, found.setting)
         matched = {"matched": {"knob": cell.knob, "entropy": cell.entropy, "is_met": found.is_met}}
     out, spent = _samples(cell.model, sampling, protocol.num_samples)
