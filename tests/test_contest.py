@@ -11,7 +11,7 @@ import pytest
 from fpmgm import recipes
 from fpmgm.backbones.dit import Network
 from fpmgm.commands import contest
-from fpmgm.commands.contest import INJECTIONS, Contest, Contestant, over_seeds
+from fpmgm.commands.contest import INJECTIONS, TUNING, Contest, Contestant, over_seeds
 from fpmgm.data.text import TextConfig
 from fpmgm.evaluation import sweep
 from fpmgm.generation import Generated, generate
@@ -126,6 +126,14 @@ def test_a_cell_over_seeds_is_their_mean_and_range_and_of_one_seed_its_interval(
     assert over_seeds([row(10.0)]) == {"value": 10, "low": 9, "high": 11, "note": "(4.00)"}
     assert over_seeds([row(10.0), row(16.0)]) == {"value": 13, "low": 10, "high": 16, "note": "(4.00)"}
     assert over_seeds([row(10.0, matched={"is_met": False})])["note"] == "(4.00, not met)"
+
+
+def test_sdtt_is_tuned_with_as_many_tries_of_as_many_updates_as_l_cons() -> None:
+    tries = [each for each in TUNING if not each.is_base]
+    configs = [replace(recipes.RECIPES[each.recipe], **each.changes) for each in tries]
+    assert [bool(config.sdtt.rounds) for config in configs].count(True) == len(tries) / 2
+    assert len({config.updates for config in configs}) == 1
+    assert len({repr(config) for config in configs}) == len(tries)
 
 
 def test_the_injections_are_compared_at_equal_updates_with_three_seeds() -> None:

@@ -64,6 +64,32 @@ TEXT_MINI = (
     Contestant(name="adapted, fresh weights", recipe="text-mini-adapt", changes={"init": "", "init_map": ""}),
 )
 
+
+def _l_cons(name: str, **settings: Any) -> Contestant:
+    recipe = "text-mini-cofre"
+    changes = {"consistency": replace(RECIPES[recipe].consistency, **settings)}
+    return Contestant(name=f"L_CONS, {name}", recipe=recipe, changes=changes, is_headline=True)
+
+
+def _sdtt(name: str, *, decay: str = "cosine", **settings: Any) -> Contestant:
+    recipe = RECIPES["text-mini-sdtt"]
+    changes = {"sdtt": replace(recipe.sdtt, **settings), "optim": replace(recipe.optim, decay=decay)}
+    return Contestant(name=f"SDTT, {name}", recipe="text-mini-sdtt", changes=changes, is_headline=True)
+
+
+TUNING = (
+    Contestant(name="MDLM", recipe="text-mini-mdlm-cons", is_base=True, is_headline=True),
+    _l_cons("weight 1", weight=1.0),
+    _l_cons("weight 5", weight=5.0),
+    _l_cons("weight 20", weight=20.0),
+    _l_cons("weight 5, both-masked", weight=5.0, positions="both-masked"),
+    _sdtt("5 rounds from 1/64"),
+    _sdtt("constant learning rate", decay="constant"),
+    _sdtt("kl-fwd", divergence="kl-fwd"),
+    _sdtt("3 rounds from 1/32", rounds=3, first_steps=32),
+)
+"""As many tries of as many updates for SDTT as for L_CONS."""
+
 SHORT = 700
 """Updates of a run that compares injections: at most 20 minutes on one core."""
 

@@ -50,6 +50,7 @@ class Report:
 
 REPORTS = {
     "text-mini": Report(stages=TEXT_MINI, contestants=contest.TEXT_MINI, budgets=BUDGETS),
+    "tuning": Report(contestants=contest.TUNING, budgets=(24, 96)),
     "injections": Report(contestants=contest.INJECTIONS, budgets=(24, 96)),
 }
 
@@ -59,7 +60,8 @@ class ReproduceCommand:
     """Fill the tables of a report; started again, it goes on where it was stopped."""
 
     report: Annotated[str, tyro.conf.Positional] = "text-mini"
-    """text-mini: all tables of the miniature; injections: is a cheaper injection as good as the paper's?"""
+    """text-mini: all tables of the miniature; tuning: tries of L_CONS and of SDTT; injections: is a cheaper injection
+    as good as the paper's?"""
     out: str = ""
     """The folder of the report; empty: docs/results/ and its name."""
     num_samples: int = 128
@@ -126,7 +128,9 @@ def _heading(command: ReproduceCommand, judge: str) -> str:
     made = provenance()
     return f"""# {command.report}, in miniature
 
-Written by `fpmgm reproduce {command.report} --num-samples {command.num_samples} --seed {command.seed}` at commit
-{made["commit"]} on {made["hardware"]}. {command.num_samples} samples a row, judge: {judge or "none"}; 95 % bootstrap
-intervals over samples. Seconds are those of all samples of a row.
+    fpmgm reproduce {command.report} --num-samples {command.num_samples} --contest-samples {command.contest_samples} \\
+        --second-judge "{command.second_judge}" --seed {command.seed}
+
+Commit {made["commit"]}, {made["hardware"]}. Judge: {judge or "none"}. Intervals are 95 %, by bootstrap over samples.
+Seconds are those of all samples of a row.
 """
