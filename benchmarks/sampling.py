@@ -25,6 +25,7 @@ from fpmgm.provenance import provenance
 BUDGETS = (96, 192, 384)
 MDLM = MDLMConfig(length=256, dropout=0.0)
 COFRE = replace(MDLM, num_pre=1, num_fp=1, num_post=1)
+LINEAR = replace(COFRE, injection="linear", has_projection=False)  # a linear G before a linear layer adds nothing
 
 
 class Textbook:
@@ -81,7 +82,7 @@ def main() -> None:
         "textbook": textbook,
         "mdlm": partial(draw, plain),
         "cofre": partial(draw, random_denoiser(COFRE)),
-        "cofre_linear": partial(draw, random_denoiser(replace(COFRE, injection="linear"))),
+        "cofre_linear": partial(draw, random_denoiser(LINEAR)),
     }
     print(json.dumps(provenance()))
     medians: dict[int, dict[str, float]] = {}
