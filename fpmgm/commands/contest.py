@@ -79,10 +79,10 @@ def _sdtt(name: str, *, decay: str = "cosine", **settings: Any) -> Contestant:
 
 TUNING = (
     Contestant(name="MDLM", recipe="text-mini-mdlm-cons", is_base=True, is_headline=True),
+    _l_cons("weight 0.1", weight=0.1),
+    _l_cons("weight 0.1, both-masked", weight=0.1, positions="both-masked"),
     _l_cons("weight 1", weight=1.0),
-    _l_cons("weight 5", weight=5.0),
-    _l_cons("weight 20", weight=20.0),
-    _l_cons("weight 5, both-masked", weight=5.0, positions="both-masked"),
+    _l_cons("cosine, weight 1", weight=1.0, distance="cosine"),
     _sdtt("5 rounds from 1/64"),
     _sdtt("constant learning rate", decay="constant"),
     _sdtt("kl-fwd", divergence="kl-fwd"),
