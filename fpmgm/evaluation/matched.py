@@ -12,6 +12,8 @@ from fpmgm.names import choose
 RANGES = {"temperature": (0.3, 1.5), "top_p": (0.05, 1.0)}
 """Where each knob is searched; entropy rises with both."""
 FIRST_STEP = 0.1
+WITHIN = 0.02
+"""Entropies this near are equal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +31,7 @@ def match_entropy(
     target: float,
     *,
     knob: str = "temperature",
-    within: float = 0.02,
+    within: float = WITHIN,
     max_tries: int = 12,
 ) -> Matched:
     """Turn a knob until `entropy(setting)` is the target's, give or take `within`.

@@ -22,7 +22,7 @@ from fpmgm.evaluation.cost import multiply_adds
 from fpmgm.evaluation.diversity import unigram_entropy
 from fpmgm.evaluation.held_out import text_for
 from fpmgm.evaluation.judges import Reading, load_judge
-from fpmgm.evaluation.matched import match_entropy
+from fpmgm.evaluation.matched import WITHIN, match_entropy
 from fpmgm.evaluation.mauve import FEWEST, TextFeatures, mauve_interval, reference_texts
 from fpmgm.evaluation.text import measure
 from fpmgm.generation import Generated, Sampling, documents, generate, with_saved_settings
@@ -108,10 +108,12 @@ def measure_cell(cell: Cell, protocol: Protocol) -> Row:
         num = min(SEARCH, protocol.num_samples)
         found = match_entropy(partial(_entropy_at, cell, num), cell.entropy, knob=cell.knob)
         sampling = _turned(cell, found.setting)
-        matched = {"matched": {"knob": cell.knob, "entropy": cell.entropy, "is_met": found.is_met}}
     out, spent = _samples(cell.model, sampling, protocol.num_samples)
     readings = judge.read([documents(model, row) for row in out.tokens]) if judge else None
     metrics = measure(torch.tensor(out.tokens), readings, seed=cell.sampling.seed)
+    if cell.knob:  # judged by these samples, not by the fewer of the search
+        is_met = abs(metrics["entropy"]["value"] - cell.entropy) <= WITHIN
+        matched = {"matched": {"knob": cell.knob, "entropy": cell.entropy, "is_met": is_met}}
     if protocol.mauve and readings:
         real = _real_features(protocol.judge, cell.model, protocol.mauve, protocol.num_samples)
         metrics["mauve"] = asdict(mauve_interval(_features(readings), real))
