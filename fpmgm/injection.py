@@ -3,7 +3,8 @@
 u = G(h_pre) once, then the blocks read inject(h, u). The part that depends on u alone is computed once per solve.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from jaxtyping import Float
@@ -24,6 +25,11 @@ class MLPInjection(nn.Module):
         super().__init__()
         self.fc1 = nn.Linear(2 * width, 2 * width)
         self.fc2 = nn.Linear(2 * width, width)
+
+    @property
+    def reads(self) -> nn.Linear:
+        """The layer that reads h and u."""
+        return self.fc1
 
     def constant(self, u: Hidden) -> Constant:
         return F.linear(u, self.fc1.weight[:, u.shape[-1] :], self.fc1.bias)
@@ -54,6 +60,11 @@ class LinearInjection(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.fc = nn.Linear(2 * width, width)
+
+    @property
+    def reads(self) -> nn.Linear:
+        """The layer that reads h and u."""
+        return self.fc
 
     def constant(self, u: Hidden) -> Constant:
         return F.linear(u, self.fc.weight[:, u.shape[-1] :], self.fc.bias)
@@ -98,10 +109,26 @@ class Injection(nn.Module):
         super().__init__()
         self.project = nn.Linear(width, width) if has_projection else nn.Identity()
         self.mix = choose("injection", kind, INJECTIONS)(width)
+        self._folded: tuple[Tensor, Tensor] | None = None
 
     def constant(self, h_pre: Hidden) -> Constant:
         """All that depends on h_pre alone: once per solve."""
+        if self._folded:
+            return F.linear(h_pre, *self._folded)
         return self.mix.constant(self.project(h_pre))
+
+    @contextmanager
+    def folded(self) -> Iterator[None]:
+        """While no weight changes: G and the layer that reads u as one layer, a product less a solve. No gradients."""
+        if isinstance(self.project, nn.Linear) and not isinstance(self.mix, AddInjection):
+            layer = self.mix.reads
+            with torch.no_grad():
+                of_u = layer.weight[:, self.project.out_features :]
+                self._folded = of_u @ self.project.weight, of_u @ self.project.bias + layer.bias
+        try:
+            yield
+        finally:
+            self._folded = None
 
     def forward(self, h: Hidden, constant: Constant) -> Hidden:
         """What the fixed-point blocks read: once per iteration."""

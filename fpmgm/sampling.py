@@ -1,6 +1,7 @@
 """Sampling: Algorithm 1, once, for text and images, for fixed points and plain stacks."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -94,7 +95,7 @@ def sample(
     )
     spent = torch.zeros(len(z), dtype=torch.long, device=z.device)
     last = None
-    with evaluating(denoiser):
+    with evaluating(denoiser), denoiser.injection.folded() if denoiser.injection else nullcontext():
         for index, (num_iters, (t, t_next)) in enumerate(zip(iterations, pairwise(times), strict=True)):
             positions = transition.positions(state, t, t_next, rng=rng)  # most rules choose before they see a logit
             cond = denoiser.condition(state.z, t)

@@ -1,4 +1,5 @@
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fpmgm.__main__ import main
 from fpmgm.checkpoint import Model
+from fpmgm.commands.benchmark import draw
 from fpmgm.evaluation.cost import multiply_adds
 from fpmgm.generation import TRANSITIONS, decode, encode, generate
 from fpmgm.sampling import Step
@@ -113,7 +115,22 @@ def test_multiply_adds_by_formula_are_those_torch_counts(
     num_iters = 3 if split[1] else 0
     z = torch.full((1, 16), 11)
     positions = (torch.arange(16) < 5)[None]
-    with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+    folded = denoiser.injection.folded() if denoiser.injection else nullcontext()
+    with folded, FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
         denoiser.head(denoiser(z, 0.5, positions, num_grad=num_iters).features)
     expected = multiply_adds(replace(SMALL, **changes), num_iters=num_iters, num_positions=5)
     assert counter.get_total_flops() // 2 == expected
+
+
+@pytest.mark.parametrize("injection", ["mlp", "linear"])
+def test_the_projection_before_the_injection_costs_the_sampler_the_same_at_every_budget(
+    small_model: Build, injection: str
+) -> None:
+    def counted(budget: int, *, has_projection: bool) -> int:
+        denoiser = small_model(num_pre=1, num_fp=1, num_post=1, injection=injection, has_projection=has_projection)
+        with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+            draw(denoiser, 1, budget)
+        return counter.get_total_flops()
+
+    extra = [counted(budget, has_projection=True) - counted(budget, has_projection=False) for budget in (12, 24)]
+    assert extra[0] == extra[1] > 0

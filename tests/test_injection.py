@@ -69,6 +69,25 @@ def test_an_iteration_and_a_solve_cost_what_was_counted_by_hand(kind: str, in_lo
     assert multiply_adds(lambda: injection(h, constant)) == in_loop * unit
 
 
+@pytest.mark.parametrize(("kind", "once"), [("mlp", 2), ("linear", 1), ("add", 1)])
+def test_folded_an_injection_says_the_same_and_a_solve_costs_a_layer_less(kind: str, once: int) -> None:
+    injection, h, h_pre = build(kind)
+    expected = injection.constant(h_pre)
+    with injection.folded():
+        torch.testing.assert_close(injection.constant(h_pre), expected, rtol=1e-5, atol=1e-5)
+        assert multiply_adds(lambda: injection.constant(h_pre)) == once * h[..., 0].numel() * WIDTH**2
+    assert injection.constant(h_pre).requires_grad  # as it was
+
+
+def test_weights_that_change_after_folding_are_read_anew() -> None:
+    injection, _, h_pre = build("mlp")
+    with injection.folded():
+        pass
+    injection.set_exact(0.5, 2.0)
+    with torch.no_grad(), injection.folded():
+        torch.testing.assert_close(injection.constant(h_pre)[..., :WIDTH], 2 * h_pre)
+
+
 def multiply_adds(call: Callable[[], Tensor]) -> int:
     from torch.utils.flop_counter import FlopCounterMode
 
