@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fpmgm import MDLMConfig, mdlm
 from fpmgm.commands.benchmark import Updater, random_denoiser, two_updates
-from fpmgm.evaluation.latency import interleave, peak_bytes
+from fpmgm.evaluation.latency import Timing, interleave, peak_bytes
 from fpmgm.provenance import provenance
 
 MDLM = MDLMConfig(length=256, dropout=0.0)
@@ -30,13 +30,13 @@ NUM_NO_GRAD = 2
 BATCH = 4
 
 
-def measure_time(repeats: int) -> dict[str, float]:
-    """Median seconds of an update by contestant."""
+def measure_time(repeats: int) -> dict[str, Timing]:
+    """Seconds of an update by contestant."""
     pairs = {name: two_updates(random_denoiser(config), BATCH) for name, config in NETWORKS.items()}
     timings = {name: timing.over(2) for name, timing in interleave(pairs, repeats).items()}
     for name, timing in timings.items():
-        print(f"{name:10} {timing.median:6.2f} s an update ({timing.low:.2f} to {timing.high:.2f})")
-    return {name: timing.median for name, timing in timings.items()}
+        print(f"{name:10} an update: {timing}")
+    return timings
 
 
 def measure_memory(name: str, num_grad: int) -> dict[str, int]:
@@ -82,7 +82,7 @@ def matmul_fraction(repeats: int) -> float:
     block_flops = 3 * BATCH * MDLM.length * (12 * MDLM.width**2 + 2 * MDLM.length * MDLM.width)
     matmul_flops = BATCH * MDLM.length * 4 * MDLM.width**2
     timings = interleave({"block": block, "matmul": lambda: [a @ b for _ in range(9)]}, 3 * repeats)
-    return (block_flops / timings["block"].median) / (9 * matmul_flops / timings["matmul"].median)
+    return block_flops / (9 * matmul_flops) * timings["matmul"].against(timings["block"])
 
 
 def main() -> None:
@@ -96,7 +96,7 @@ def main() -> None:
         return
     print(json.dumps(provenance()))
     fraction = matmul_fraction(arguments.repeats)
-    seconds = measure_time(arguments.repeats)
+    timings = measure_time(arguments.repeats)
     cases = {("mdlm", 3), *((name, num) for name in ("fp", "fp_linear") for num in (4, 5, 6))}
     memory = {case: memory_in_fresh_process(*case)["peak"] for case in sorted(cases)}
     plain = memory["mdlm", 3]
@@ -105,10 +105,10 @@ def main() -> None:
         return round((memory[name, 4] + memory[name, 5]) / 2 / plain, 3)
 
     result = {
-        "time": round(seconds["fp"] / seconds["mdlm"], 3),
+        "time": round(timings["fp"].against(timings["mdlm"]), 3),
         "memory": at_the_mean("fp"),
         "memory_peak": round(memory["fp", 6] / plain, 3),
-        "time_linear": round(seconds["fp_linear"] / seconds["mdlm"], 3),
+        "time_linear": round(timings["fp_linear"].against(timings["mdlm"]), 3),
         "memory_linear": at_the_mean("fp_linear"),
         "matmul_fraction": round(fraction, 3),
     }

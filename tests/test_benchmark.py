@@ -17,10 +17,18 @@ def test_contestants_take_turns_and_places_and_the_first_round_is_not_counted() 
     turns: list[str] = []
     timings = interleave({"a": lambda: turns.append("a"), "b": lambda: turns.append("b")}, repeats=3)
     assert turns == ["a", "b", "b", "a"] * 2
-    assert all(timing.low <= timing.median <= timing.high for timing in timings.values())
-    assert Timing(median=4.0, low=2.0, high=6.0).over(2) == Timing(median=2.0, low=1.0, high=3.0)
+    assert all(len(timing.rounds) == 3 for timing in timings.values())
     with pytest.raises(ValueError, match="repeats is 0; at least 1 is needed"):
-        interleave({}, 0)
+        interleave({"a": list}, 0)
+    with pytest.raises(ValueError, match="nobody to time"):
+        interleave({})
+
+
+def test_a_ratio_is_taken_within_rounds_so_that_a_slow_round_cancels() -> None:
+    fast, slow = Timing((1.0, 10.0, 1.0, 11.0)), Timing((2.0, 20.0, 2.0, 22.0))
+    assert slow.against(fast) == 2
+    assert slow.over(2) == fast
+    assert str(fast) == "5.50 s (1.00 to 11.00)"
 
 
 def hold(num_bytes: int) -> int:

@@ -108,14 +108,14 @@ def benchmark(command: BenchmarkCommand) -> list[dict[str, Any]]:
             "block_evals": spending.spent,
             "steps": spending.num_steps,
             "multiply_adds": expected_multiply_adds(config, spending.iterations),
-            "seconds": vars(timings[name]),
+            "seconds": timings[name].summary,
             "tokens_per_second": command.batch_size * config.length / timings[name].median,
-            "ratio": timings[name].median / timings[command.names[0]].median,
+            "ratio": timings[name].against(timings[command.names[0]]),
             "peak_bytes": peak,
         }
         if updates:
-            row["update_seconds"] = vars(updates[name])
-            row["update_ratio"] = updates[name].median / updates[command.names[0]].median
+            row["update_seconds"] = updates[name].summary
+            row["update_ratio"] = updates[name].against(updates[command.names[0]])
         rows.append(row)
     return rows
 

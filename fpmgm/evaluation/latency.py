@@ -13,17 +13,30 @@ from pathlib import Path
 from typing import Any
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Timing:
-    """Seconds of one thing measured several times."""
+    """Seconds of one thing, round by round."""
 
-    median: float
-    low: float
-    high: float
+    rounds: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.rounds)
+
+    @property
+    def summary(self) -> dict[str, float]:
+        return {"median": self.median, "low": min(self.rounds), "high": max(self.rounds)}
 
     def over(self, number: int) -> "Timing":
         """Of one, where `number` were timed together."""
-        return Timing(median=self.median / number, low=self.low / number, high=self.high / number)
+        return Timing(tuple(seconds / number for seconds in self.rounds))
+
+    def against(self, other: "Timing") -> float:
+        """The median over rounds of the ratio to the other in that round: what slows a whole round cancels."""
+        return statistics.median(mine / its for mine, its in zip(self.rounds, other.rounds, strict=True))
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} s ({min(self.rounds):.2f} to {max(self.rounds):.2f})"
 
 
 def interleave(contestants: Mapping[str, Callable[[], object]], repeats: int = 5) -> dict[str, Timing]:
@@ -33,6 +46,8 @@ def interleave(contestants: Mapping[str, Callable[[], object]], repeats: int = 5
     """
     if repeats < 1:
         raise ValueError(f"repeats is {repeats}; at least 1 is needed")
+    if not contestants:
+        raise ValueError("nobody to time; give at least one contestant")
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     names = list(contestants)
     for repeat in range(repeats + 1):
@@ -42,10 +57,7 @@ def interleave(contestants: Mapping[str, Callable[[], object]], repeats: int = 5
             contestants[name]()
             if repeat:
                 seconds[name].append(time.perf_counter() - begin)
-    return {
-        name: Timing(median=statistics.median(found), low=min(found), high=max(found))
-        for name, found in seconds.items()
-    }
+    return {name: Timing(tuple(found)) for name, found in seconds.items()}
 
 
 def resident_bytes() -> int:
