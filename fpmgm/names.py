@@ -1,4 +1,4 @@
-"""Choices by name: a misspelt one is an error that offers the nearest."""
+"""Names: choosing by one, where a misspelt one is an error that offers the nearest, and writing one as a file's."""
 
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -19,3 +19,8 @@ def choose(kind: str, name: str, table: Mapping[str, T]) -> T:
     near = get_close_matches(name, table, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise ValueError(f"unknown {kind} {name!r}; {hint}Choices: {', '.join(table)}")
+
+
+def slug(name: str) -> str:
+    """A name as a file may have it."""
+    return "".join(letter if letter.isalnum() else "-" for letter in name.lower())

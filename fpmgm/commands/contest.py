@@ -1,8 +1,9 @@
 """The contest of the miniature: every base model and stage, trained if need be, measured at every budget."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,9 @@ from fpmgm.evaluation.plots import lines_by_update, quality_against_cost
 from fpmgm.evaluation.sweep import Cell, Protocol, Row, read_rows, run_sweep, weights_of
 from fpmgm.evaluation.tables import Column, markdown
 from fpmgm.generation import Sampling
+from fpmgm.names import slug
 from fpmgm.recipes import RECIPES
+from fpmgm.share import Result, share
 from fpmgm.training.loop import train
 from fpmgm.training.state import read_metrics
 
@@ -37,20 +40,19 @@ class Contestant:
 
     def folders(self, runs: Path) -> Iterator[tuple[int, Path]]:
         """(seed, run folder) of every run there is to make."""
-        slug = "".join(letter if letter.isalnum() else "-" for letter in self.name.lower())
         for seed in range(0 if self.is_base else self.num_seeds):
-            yield seed, runs / f"{slug}-{seed}"
+            yield seed, runs / f"{slug(self.name)}-{seed}"
 
-    def models(self, runs: Path) -> list[str]:
-        """The models of this line; runs that are not finished are made or gone on with."""
+    def models(self, runs: Path) -> dict[str, Callable[[], str]]:
+        """What makes the models of this line, or goes on making them, by the names of their runs."""
         recipe = RECIPES[self.recipe]
         if self.is_base:
-            return [recipe.init]
-        found = []
-        for seed, folder in self.folders(runs):
-            config = replace(recipe, seed=seed, out=str(folder), **self.changes)
-            found.append(str(train(config, self.recipe, recipe)))
-        return found
+            return {self.name: lambda: recipe.init}
+        return {folder.name: partial(self._train, seed, folder) for seed, folder in self.folders(runs)}
+
+    def _train(self, seed: int, folder: Path) -> str:
+        recipe = RECIPES[self.recipe]
+        return str(train(replace(recipe, seed=seed, out=str(folder), **self.changes), self.recipe, recipe))
 
 
 TEXT_MINI = (
@@ -113,6 +115,11 @@ class Line(NamedTuple):
     models: list[str]
     is_headline: bool
 
+    @property
+    def is_matched(self) -> bool:
+        """Whether it is judged twice, and its entropy matched."""
+        return self.is_headline and self.reuse == _best_reuse(self.models[0])
+
 
 @dataclass(frozen=True, kw_only=True)
 class Contest:
@@ -136,57 +143,76 @@ class Contest:
     seed: int = 0
 
     @property
+    def claims(self) -> Path:
+        """Who does what, where several processes hold one contest."""
+        return self.runs / "claims"
+
+    @property
     def reference(self) -> str:
         """The contestant whose entropy the others are matched to."""
         return self.contestants[0].name
 
     def run(self) -> str:
-        """Train, measure and write; returns the Markdown of the report."""
-        models = {contestant.name: contestant.models(self.runs) for contestant in self.contestants}
+        """Train, measure and write, together with whoever else does; returns the Markdown of the report."""
+        models = self._models()
         lines = [
             Line(contestant.name, reuse, models[contestant.name], contestant.is_headline)
             for contestant in self.contestants
             for reuse in (REUSES if _has_fixed_point(models[contestant.name][0]) else ("none",))
         ]
         validation = {
-            contestant.name: [
-                self._validation(model, RECIPES[contestant.recipe].data.source) for model in models[contestant.name]
-            ]
+            contestant.name: self._validations(models[contestant.name], RECIPES[contestant.recipe].data.source)
             for contestant in self.contestants
         }
-        headline = [line for line in lines if line.is_headline and line.reuse == _best_reuse(line.models[0])]
-        rows: list[Row] = []
-        second: list[Row] = []
-        for line in lines:  # both judges, while its samples are at hand
-            rows += self._measure([line], self.judge)
-            second += self._measure([line], self.second_judge) if line in headline and self.second_judge else []
+        found = self._share(lines, self._judged)
+        rows, second = ([row for own in found for row in own[index]] for index in range(2))
         parts = [_validation_table(validation)]
         parts.append(f"### Generative perplexity (entropy), judge: {self.judge or 'none'}\n\n{self._table(rows)}")
         parts += self._pictures(rows)
         if self.second_judge:
             parts.append(f"### The same, judge: {self.second_judge}\n\n{self._table(second)}")
-        matched = self._measure(headline, self.judge, self._entropies(rows))
+        entropies = self._entropies(rows)
+        measure = partial(self._measure, judge=self.judge, entropies=entropies)
+        matched = self._share([line for line in lines if line.is_matched], measure)
         title = f"### The same with {self.knob} turned until the entropy is that of {self.reference} at the budget"
-        parts.append(f"{title}\n\n{self._table(matched)}")
+        parts.append(f"{title}\n\n{self._table([row for own in matched for row in own])}")
         return "\n\n".join(parts)
 
-    def _measure(self, lines: Sequence[Line], judge: str, entropies: dict[int, float] | None = None) -> list[Row]:
-        """A row for every line, model and budget; with `entropies`, at those of each budget."""
+    def _models(self) -> dict[str, list[str]]:
+        """Of every contestant; runs that are not finished are made or gone on with."""
+        runs = {contestant.name: contestant.models(self.runs) for contestant in self.contestants}
+        made = share({run: make for own in runs.values() for run, make in own.items()}, self.claims)
+        return {name: [made[run] for run in own] for name, own in runs.items()}
+
+    def _share(self, lines: Sequence[Line], measure: Callable[[Line, str], Result]) -> list[Result]:
+        """What is measured of every line and model."""
+        work = {
+            f"{line.name}, {line.reuse}, {index}": partial(measure, line, model)
+            for line in lines
+            for index, model in enumerate(line.models)
+        }
+        return list(share(work, self.claims).values())
+
+    def _judged(self, line: Line, model: str) -> tuple[list[Row], list[Row]]:
+        """By both judges, while the samples are at hand."""
+        first = self._measure(line, model, self.judge)
+        return first, self._measure(line, model, self.second_judge) if self.second_judge and line.is_matched else []
+
+    def _measure(self, line: Line, model: str, judge: str, entropies: dict[int, float] | None = None) -> list[Row]:
+        """A row for every budget; with `entropies`, at those."""
         knob = self.knob if entropies else ""
-        cells, names = [], []
-        for line in lines:
-            for model in line.models:
-                for budget in self.budgets:
-                    sampling = Sampling(budget=budget, reuse=line.reuse, seed=self.seed)
-                    entropy = entropies[budget] if entropies else 0.0
-                    cells.append(Cell(model=model, sampling=sampling, knob=knob, entropy=entropy))
-                    names.append((line.name, line.reuse))
-        num_samples = self.num_samples if lines[0].is_headline else self.num_rest
-        protocol = Protocol(num_samples=num_samples, judge=judge)
-        rows = run_sweep(cells, protocol, self.folder / "contest.jsonl", on_cell=announce)
-        return [
-            {**row, "line": name, "budget": row["sampling"]["budget"]} for row, name in zip(rows, names, strict=True)
+        cells = [
+            Cell(
+                model=model,
+                sampling=Sampling(budget=budget, reuse=line.reuse, seed=self.seed),
+                knob=knob,
+                entropy=entropies[budget] if entropies else 0.0,
+            )
+            for budget in self.budgets
         ]
+        protocol = Protocol(num_samples=self.num_samples if line.is_headline else self.num_rest, judge=judge)
+        rows = run_sweep(cells, protocol, self.folder / "contest.jsonl", on_cell=announce)
+        return [{**row, "line": (line.name, line.reuse), "budget": row["sampling"]["budget"]} for row in rows]
 
     def _entropies(self, rows: Sequence[Row]) -> dict[int, float]:
         """Of the reference, by budget: its first seed, and of several kinds of reuse the last."""
@@ -210,6 +236,13 @@ class Contest:
             *(_budget_column(budget) for budget in self.budgets),
         ]
         return markdown(table, columns)
+
+    def _validations(self, models: Sequence[str], source: str) -> list[float]:
+        work = {
+            f"validation, {weights_of(model)}, {index}": partial(self._validation, model, source)
+            for index, model in enumerate(models)
+        }
+        return list(share(work, self.claims).values())
 
     def _validation(self, model: str, source: str) -> float:
         """Validation perplexity on 512 held-out sequences, measured once for each set of weights."""

@@ -1,6 +1,7 @@
 """The reproduce command: the paper's tables and figures in miniature, stage by stage, resumable, into one report."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,7 @@ from fpmgm.evaluation.tables import markdown
 from fpmgm.generation import Sampling
 from fpmgm.names import choose
 from fpmgm.provenance import provenance
+from fpmgm.share import share
 
 MODELS = ("text-mini", "text-mini-mdlm")
 BUDGETS = (24, 48, 96, 192, 384)
@@ -57,7 +59,8 @@ REPORTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class ReproduceCommand:
-    """Fill the tables of a report; started again, it goes on where it was stopped."""
+    """Fill the tables of a report; started again, it goes on where it was stopped. Started twice, in two terminals with
+    OMP_NUM_THREADS=1 each, it is done sooner than once with two threads."""
 
     report: Annotated[str, tyro.conf.Positional] = "text-mini"
     """text-mini: all tables of the miniature; tuning: tries of L_CONS and of SDTT; injections: is a cheaper injection
@@ -83,21 +86,14 @@ class ReproduceCommand:
 
 
 def run_reproduce(command: ReproduceCommand) -> None:
-    """Run every stage and write the report after each."""
+    """Run every stage and the contest, and write the report."""
     console = open_console()
     report = REPORTS[command.report]
     folder = Path(command.out or f"docs/results/{command.report}")
     judge = judge_named(command.judge)
-    protocol = Protocol(num_samples=command.num_samples, judge=judge)
-    parts = [_heading(command, judge)]
-    for stage in report.stages:
-        cells = list(PRESETS[stage.preset](MODELS, Sampling(seed=command.seed), stage.budgets))
-        console.print(f"{stage.title}: {len(cells)} cells")
-        rows = run_sweep(cells, protocol, folder / f"{stage.preset}.jsonl", on_cell=announce)
-        pictures = [file for file in draw_rows(stage.preset, rows, folder, judge) if file.suffix == ".png"]
-        table = markdown(rows, (MODEL, *varied(rows), *COSTS, *MEASURED))
-        images = "\n".join(f"![{stage.title}]({file.name})" for file in pictures)
-        parts.append(f"## {stage.title}\n\n{images}\n\n{table}")
+    sweeps = {stage.preset: partial(_sweep, stage, command, folder, judge) for stage in report.stages}
+    parts = [_heading(command, judge), *share(sweeps, Path(command.runs) / "claims").values()]
+    if sweeps:
         (folder / "README.md").write_text("\n".join(parts))
     if command.contest:
         held = Contest(
@@ -114,6 +110,17 @@ def run_reproduce(command: ReproduceCommand) -> None:
         parts.append(f"## The contest\n\n{_rules(command)}\n\n{held.run()}\n")
         (folder / "README.md").write_text("\n".join(parts))
     console.print(f"wrote {folder / 'README.md'}", soft_wrap=True)
+
+
+def _sweep(stage: Stage, command: ReproduceCommand, folder: Path, judge: str) -> str:
+    """The part of the report that shows a sweep."""
+    cells = list(PRESETS[stage.preset](MODELS, Sampling(seed=command.seed), stage.budgets))
+    protocol = Protocol(num_samples=command.num_samples, judge=judge)
+    rows = run_sweep(cells, protocol, folder / f"{stage.preset}.jsonl", on_cell=announce)
+    pictures = [file for file in draw_rows(stage.preset, rows, folder, judge) if file.suffix == ".png"]
+    table = markdown(rows, (MODEL, *varied(rows), *COSTS, *MEASURED))
+    images = "\n".join(f"![{stage.title}]({file.name})" for file in pictures)
+    return f"## {stage.title}\n\n{images}\n\n{table}"
 
 
 def _rules(command: ReproduceCommand) -> str:

@@ -29,6 +29,7 @@ from fpmgm.generation import Generated, Sampling, documents, generate, with_save
 from fpmgm.names import choose
 from fpmgm.provenance import provenance
 from fpmgm.sampling import Step
+from fpmgm.share import claim
 
 Row = dict[str, Any]
 
@@ -77,8 +78,9 @@ def run_sweep(
         _judge(protocol.judge)  # a judge that is none is refused before anything is sampled, and too little text
         for model in {cell.model for cell in cells} if protocol.mauve else ():
             _real_features(protocol.judge, model, protocol.mauve, protocol.num_samples)
-    done = {row["key"]: row for row in read_rows(file)}
-    _cut_torn_line(file)
+    with claim(file):
+        done = {row["key"]: row for row in read_rows(file)}
+        _cut_torn_line(file)
     for index, cell in enumerate(cells):
         key = key_of(cell, protocol)
         if key in done:
@@ -86,8 +88,7 @@ def run_sweep(
         if on_cell:
             on_cell(cell, index, len(cells))
         line = json.dumps({"key": key, **measure_cell(cell, protocol)})
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with open(file, "a") as stream:
+        with claim(file), open(file, "a") as stream:
             stream.write(line + "\n")
         done[key] = json.loads(line)
     return [done[key_of(cell, protocol)] for cell in cells]

@@ -15,7 +15,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = [
     {"types", "names", "symbols", "provenance", "layer_map", "pickled"},
-    {"randomness", "draws", "masking", "head_loss"},
+    {"randomness", "draws", "masking", "head_loss", "share"},
     {"solvers", "reuse", "transitions", "budget"},
     {"gradients", "injection"},
     {"denoiser"},
