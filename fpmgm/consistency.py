@@ -15,7 +15,7 @@ from fpmgm.denoiser import Denoiser
 from fpmgm.masking import cleaner_times, nested_below
 from fpmgm.names import choose
 from fpmgm.objectives import Losses, MaskedCrossEntropy, Noise, in_parts, not_padding
-from fpmgm.teachers import divergence, log_probabilities, teacher_features
+from fpmgm.teachers import divergence, kl_backward, log_probabilities, teacher_features
 from fpmgm.types import Chosen, Features, Logits, PerChoice, PerSequence, Tokens
 
 
@@ -46,8 +46,9 @@ DISTANCES: dict[str, Callable[[Features, Features], PerChoice] | None] = {
     "cosine": cosine,
     "projected-cosine": None,
     "kl": None,
+    "kl-bwd": None,
 }
-"""Of hidden states; the last two compare what the head makes of them."""
+"""Of hidden states; the last three compare what the head makes of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,7 @@ class Consistency:
     warmup: int = 0
     """Updates over which the weight rises from 0."""
     distance: str = "mse"
-    """Of what the head reads: `mse`, `cosine`. Of logits: `projected-cosine`, `kl` (teacher || student)."""
+    """Of what the head reads: `mse`, `cosine`. Of logits: `projected-cosine`, `kl` (teacher || student), `kl-bwd`."""
     positions: str = "student-masked"
     """Where: masked in the noisier input (`student-masked`, the paper), or in the cleaner one too (`both-masked`)."""
     targets: str = "subs"
@@ -78,10 +79,10 @@ class Consistency:
             raise ValueError(f"the weight of the consistency is {self.weight}; it must be above 0")
         if not self.temperature > 0:
             raise ValueError(f"the temperature of the consistency is {self.temperature}; it must be above 0")
-        if self.temperature != 1 and self.distance != "kl":
-            raise ValueError(f"temperature is for distance kl, and distance is {self.distance}")
-        if self.targets != "subs" and self.distance != "kl":
-            raise ValueError(f"targets are for distance kl, and distance is {self.distance}")
+        if self.temperature != 1 and self.distance not in ("kl", "kl-bwd"):
+            raise ValueError(f"temperature is for distance kl or kl-bwd, and distance is {self.distance}")
+        if self.targets != "subs" and self.distance not in ("kl", "kl-bwd"):
+            raise ValueError(f"targets are for distance kl or kl-bwd, and distance is {self.distance}")
         if not 0 < self.gap_min <= self.gap_max <= 1:
             raise ValueError(
                 f"gaps are {self.gap_min} to {self.gap_max}; they must satisfy 0 < gap_min <= gap_max <= 1"
@@ -143,7 +144,7 @@ class Consistency:
         def kl(student: Features, targets: Features, visible: Bool[Tensor, " M"], tokens: Chosen) -> PerChoice:
             log_q = log_probabilities(denoiser, student, self.temperature)
             log_p = log_probabilities(teacher, targets, self.temperature).detach()
-            found = divergence(log_p, log_q, denoiser.mask_id)
+            found = (kl_backward if self.distance == "kl-bwd" else divergence)(log_p, log_q, denoiser.mask_id)
             if self.targets == "raw":
                 return found
             return torch.where(visible, -log_q.gather(1, tokens[:, None])[:, 0], found)

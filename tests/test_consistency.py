@@ -50,6 +50,8 @@ def slow_distance(objective: Consistency, own: Any, other: Any, is_visible: bool
     p, q = [a / sum(p) for a in p], [a / sum(q) for a in q]
     if is_visible and objective.targets == "subs":
         return -math.log(q[token]) * tau**2
+    if objective.distance == "kl-bwd":
+        p, q = q, p
     return sum(a * math.log(a / b) for a, b in zip(p, q, strict=True)) * tau**2
 
 
@@ -61,6 +63,8 @@ OBJECTIVES = [
     Consistency(distance="kl"),
     Consistency(distance="kl", temperature=1.5, targets="raw"),
     Consistency(distance="kl", temperature=1.5, positions="both-masked"),
+    Consistency(distance="kl-bwd", temperature=1.5),
+    Consistency(distance="kl-bwd", targets="raw"),
 ]
 
 
@@ -92,7 +96,7 @@ def test_every_distance_is_that_of_a_slow_reference(
     assert float(found.total.detach()) == pytest.approx(float(base) + noise.weight * expected, rel=1e-4)
 
 
-@pytest.mark.parametrize("distance", ["mse", "cosine", "projected-cosine", "kl"])
+@pytest.mark.parametrize("distance", ["mse", "cosine", "projected-cosine", "kl", "kl-bwd"])
 def test_identical_states_cost_nothing(small_model: Build, monkeypatch: pytest.MonkeyPatch, distance: str) -> None:
     def same(x: Any, u: Any, t: Any, t_cleaner: Any, **how: Any) -> Any:
         noisier, _ = nested_below(x, u, t, t, **how)
@@ -143,7 +147,7 @@ def test_the_weight_rises_over_the_warm_up_and_stays(small_model: Build) -> None
     assert weights == pytest.approx([0.05, 0.1, 0.15, 0.2, 0.2, 0.2])
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES[:2] + OBJECTIVES[-1:], ids=["mse", "both-masked", "kl"])
+@pytest.mark.parametrize("objective", [OBJECTIVES[0], OBJECTIVES[1], OBJECTIVES[6]], ids=["mse", "both-masked", "kl"])
 def test_the_parts_of_a_batch_of_pairs_add_up_to_its_loss(
     small_model: Build, objective: Consistency, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,8 +185,8 @@ def test_a_frozen_teacher_may_have_another_depth(small_model: Build) -> None:
     [
         ({"weight": 0.0}, "must be above 0"),
         ({"temperature": 0.0, "distance": "kl"}, "must be above 0"),
-        ({"temperature": 1.5}, "temperature is for distance kl, and distance is mse"),
-        ({"targets": "raw"}, "targets are for distance kl"),
+        ({"temperature": 1.5}, "temperature is for distance kl or kl-bwd, and distance is mse"),
+        ({"targets": "raw"}, "targets are for distance kl or kl-bwd"),
         ({"distance": "cosin"}, "did you mean 'cosine'"),
         ({"positions": "masked"}, "unknown positions 'masked'"),
         ({"gap_min": 0.4}, "gaps are 0.4 to 0.3"),

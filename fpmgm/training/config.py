@@ -28,7 +28,7 @@ class ConsistencyConfig:
     teacher: str = SELF
     """self (L_CONS), ema (the moving average), or a frozen model: a bundled one, a folder or a hub id."""
     distance: str = "mse"
-    """Of what the head reads: mse, cosine. Of logits: projected-cosine, kl (teacher || student)."""
+    """Of what the head reads: mse, cosine. Of logits: projected-cosine, kl (teacher || student), kl-bwd."""
     positions: str = "student-masked"
     """student-masked (the paper), or both-masked."""
     targets: str = "subs"
