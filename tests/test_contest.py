@@ -131,7 +131,8 @@ def test_a_cell_over_seeds_is_their_mean_and_range_and_of_one_seed_its_interval(
 def test_sdtt_is_tuned_with_as_many_tries_of_as_many_updates_as_l_cons() -> None:
     tries = [each for each in TUNING if not each.is_base]
     configs = [replace(recipes.RECIPES[each.recipe], **each.changes) for each in tries]
-    assert [bool(config.sdtt.rounds) for config in configs].count(True) == len(tries) / 2
+    assert [bool(config.sdtt.rounds) for config in configs].count(True) == 4
+    assert [config.consistency.weight > 0 for config in configs].count(True) == 4
     assert len({config.updates for config in configs}) == 1
     assert len({repr(config) for config in configs}) == len(tries)
 

@@ -67,10 +67,11 @@ TEXT_MINI = (
 )
 
 
-def _l_cons(name: str, **settings: Any) -> Contestant:
-    recipe = "text-mini-cofre"
-    changes = {"consistency": replace(RECIPES[recipe].consistency, **settings)}
-    return Contestant(name=f"L_CONS, {name}", recipe=recipe, changes=changes, is_headline=True)
+def _l_cons(name: str, *, lr: float = 1e-4, **settings: Any) -> Contestant:
+    recipe = RECIPES["text-mini-cofre"]
+    consistency = replace(recipe.consistency, **{"positions": "both-masked", "weight": 1.0, **settings})
+    changes = {"consistency": consistency, "optim": replace(recipe.optim, lr=lr)}
+    return Contestant(name=f"L_CONS, {name}", recipe="text-mini-cofre", changes=changes, is_headline=True)
 
 
 def _sdtt(name: str, *, decay: str = "cosine", **settings: Any) -> Contestant:
@@ -81,16 +82,17 @@ def _sdtt(name: str, *, decay: str = "cosine", **settings: Any) -> Contestant:
 
 TUNING = (
     Contestant(name="MDLM", recipe="text-mini-mdlm-cons", is_base=True, is_headline=True),
+    _l_cons("weight 0: more updates alone", weight=0.0),
+    _l_cons("weight 0.1, student-masked", weight=0.1, positions="student-masked"),
     _l_cons("weight 0.1", weight=0.1),
-    _l_cons("weight 0.1, both-masked", weight=0.1, positions="both-masked"),
-    _l_cons("weight 1", weight=1.0),
-    _l_cons("cosine, weight 1", weight=1.0, distance="cosine"),
-    _sdtt("5 rounds from 1/64"),
-    _sdtt("constant learning rate", decay="constant"),
-    _sdtt("kl-fwd", divergence="kl-fwd"),
-    _sdtt("3 rounds from 1/32", rounds=3, first_steps=32),
+    _l_cons("kl-bwd", distance="kl-bwd"),
+    _l_cons("kl-bwd, rate 3e-4", distance="kl-bwd", lr=3e-4),
+    _sdtt("5 rounds from 1/64, constant rate", decay="constant"),
+    _sdtt("3 rounds from 1/16, constant rate", decay="constant", rounds=3, first_steps=16),
+    _sdtt("5 rounds from 1/64, falling rate"),
+    _sdtt("5 rounds from 1/64, constant rate, kl-fwd", decay="constant", divergence="kl-fwd"),
 )
-"""As many tries of as many updates for SDTT as for L_CONS."""
+"""As many tries of as many updates for SDTT as for L_CONS, which is `mse`, `both-masked` and of rate 1e-4 if not said."""
 
 SHORT = 700
 """Updates of a run that compares injections: at most 20 minutes on one core."""

@@ -42,8 +42,8 @@ TEXT_MINI_JUDGE = replace(
 STAGE = replace(
     TEXT_MINI,
     optim=replace(TEXT_MINI.optim, lr=3e-4, warmup=50, ema=0.99),
-    updates=600,
-    checkpoint_every=100,
+    updates=300,
+    checkpoint_every=50,
     validate_every=50,
 )
 
@@ -54,7 +54,7 @@ TEXT_MINI_COFRE = replace(
 TEXT_MINI_MDLM_CONS = replace(TEXT_MINI_COFRE, init="text-mini-mdlm", model=TEXT_MINI_MDLM.model)
 
 TEXT_MINI_FP_SDTT = replace(
-    STAGE, init="text-mini", sdtt=DistillationConfig(rounds=5, first_steps=64), snapshot_every=120
+    STAGE, init="text-mini", sdtt=DistillationConfig(rounds=5, first_steps=64), snapshot_every=60
 )
 
 TEXT_MINI_SDTT = replace(TEXT_MINI_FP_SDTT, init="text-mini-mdlm", model=TEXT_MINI_MDLM.model)
