@@ -92,7 +92,7 @@ TUNING = (
     _sdtt("5 rounds from 1/64, falling rate"),
     _sdtt("5 rounds from 1/64, constant rate, kl-fwd", decay="constant", divergence="kl-fwd"),
 )
-"""As many tries of as many updates for SDTT as for L_CONS, which is `mse`, `both-masked` and of rate 1e-4 if not said."""
+"""As many tries of as many updates for SDTT as for L_CONS, `mse`, `both-masked` and of rate 1e-4 if not said."""
 
 SHORT = 700
 """Updates of a run that compares injections: at most 20 minutes on one core."""
