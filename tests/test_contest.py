@@ -14,6 +14,7 @@ from fpmgm.commands import contest
 from fpmgm.commands.contest import INJECTIONS, TUNING, Contest, Contestant, over_seeds
 from fpmgm.data.text import TextConfig
 from fpmgm.evaluation import sweep
+from fpmgm.evaluation.matched import Matched
 from fpmgm.generation import Generated, generate
 from fpmgm.training import loop
 from fpmgm.training.config import ConsistencyConfig, Training
@@ -82,9 +83,14 @@ def test_a_contest_trains_measures_and_fills_its_tables_once(small: Contest, mon
     assert tables[1].count("**") == 2 * 2  # the best of each budget
     assert len([line for line in tables[2].splitlines() if line.startswith("| FP-MDLM + L_CONS")]) == 1
     rows = [json.loads(line) for line in (small.folder / "contest.jsonl").read_text().splitlines()]
-    by_model = {row["model"]: row["protocol"]["num_samples"] for row in rows}
-    assert {number for model, number in by_model.items() if "l-cons" in model} == {3}
-    assert {number for model, number in by_model.items() if "l-cons" not in model} == {2}
+    drawn = {(Path(row["model"]).parent.name, row["sampling"]["reuse"], row["protocol"]["num_samples"]) for row in rows}
+    assert {each for each in drawn if each[0].startswith("fp-mdlm---")} == {
+        ("fp-mdlm---l-cons-0", "three-state", 3),  # the headline: every seed, more samples
+        ("fp-mdlm---l-cons-1", "three-state", 3),
+        ("fp-mdlm---l-cons-0", "none", 2),
+        ("fp-mdlm---l-cons-0", "full", 2),
+    }
+    assert {number for name, _, number in drawn if not name.startswith("fp-mdlm---")} == {2}
     for name in ("contest.png", "contest.svg", "adaptation.png", "contest.jsonl", "validation.jsonl"):
         assert (small.folder / name).stat().st_size > 0
     seeds = [
@@ -114,7 +120,30 @@ def test_a_second_judge_reads_the_samples_that_the_first_one_read(
     assert "| none |" not in report.split("### ")[3]  # the second judge reads the best reuse only
     assert len(headline) == 3  # each judge's, and at matched entropy
     assert headline[0].replace("**", "") == headline[1].replace("**", "")
-    assert len(drawn) == 2 * (1 + 3 + 2 * 3) + len([each for each in drawn if each["temperature"] != 1])
+    assert len([each for each in drawn if each["temperature"] == 1]) == 2 * (1 + 3 + 2 + 2)  # once for both judges
+
+
+def test_an_entropy_that_is_met_already_is_not_searched_for(small: Contest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contest, "is_near", lambda *_: True)
+    monkeypatch.setattr(sweep, "match_entropy", lambda *_, **__: pytest.fail("searched"))
+    report = replace(small, contestants=small.contestants[:3]).run()
+    headline = [line for line in report.splitlines() if line.startswith("| FP-MDLM + L_CONS | three-state")]
+    assert len({line.replace("**", "") for line in headline}) == 1
+
+
+def test_a_search_for_an_entropy_starts_where_that_of_the_last_budget_ended(
+    small: Contest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts = []
+
+    def search(*_: Any, start: float, **__: Any) -> Matched:
+        starts.append(start)
+        return Matched(setting=start - 0.25, entropy=0.0, is_met=False)
+
+    monkeypatch.setattr(contest, "is_near", lambda *_: False)
+    monkeypatch.setattr(sweep, "match_entropy", search)
+    replace(small, contestants=small.contestants[:3]).run()
+    assert starts == [1.0, 0.75] * 2  # two budgets of two seeds
 
 
 def test_a_cell_over_seeds_is_their_mean_and_range_and_of_one_seed_its_interval() -> None:
@@ -131,8 +160,8 @@ def test_a_cell_over_seeds_is_their_mean_and_range_and_of_one_seed_its_interval(
 def test_sdtt_is_tuned_with_as_many_tries_of_as_many_updates_as_l_cons() -> None:
     tries = [each for each in TUNING if not each.is_base]
     configs = [replace(recipes.RECIPES[each.recipe], **each.changes) for each in tries]
-    assert [bool(config.sdtt.rounds) for config in configs].count(True) == 4
-    assert [config.consistency.weight > 0 for config in configs].count(True) == 4
+    num_sdtt = [bool(config.sdtt.rounds) for config in configs].count(True)
+    assert num_sdtt == [config.consistency.weight > 0 for config in configs].count(True) == len(tries) / 2 > 1
     assert len({config.updates for config in configs}) == 1
     assert len({repr(config) for config in configs}) == len(tries)
 

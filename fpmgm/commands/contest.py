@@ -11,6 +11,7 @@ from fpmgm.checkpoint import find_folder, load, read_config
 from fpmgm.commands.evaluate import VALIDATION_ITERS, announce
 from fpmgm.evaluation.held_out import held_out_sequences, text_for
 from fpmgm.evaluation.likelihood import perplexity
+from fpmgm.evaluation.matched import is_near
 from fpmgm.evaluation.plots import lines_by_update, quality_against_cost
 from fpmgm.evaluation.sweep import Cell, Protocol, Row, read_rows, run_sweep, weights_of
 from fpmgm.evaluation.tables import Column, markdown
@@ -18,6 +19,7 @@ from fpmgm.generation import Sampling
 from fpmgm.names import slug
 from fpmgm.recipes import RECIPES
 from fpmgm.share import Result, share
+from fpmgm.training.config import ConsistencyConfig
 from fpmgm.training.loop import train
 from fpmgm.training.state import read_metrics
 
@@ -36,7 +38,7 @@ class Contestant:
     """Fields of the recipe that differ."""
     num_seeds: int = 1
     is_headline: bool = False
-    """Whether it has more samples a cell, a second judge, and its entropy matched."""
+    """Whether it has, with its best reuse, more samples a cell, a second judge, and its entropy matched."""
 
     def folders(self, runs: Path) -> Iterator[tuple[int, Path]]:
         """(seed, run folder) of every run there is to make."""
@@ -61,38 +63,40 @@ TEXT_MINI = (
     Contestant(name="MDLM + SDTT", recipe="text-mini-sdtt", num_seeds=3, is_headline=True),
     Contestant(name="FP-MDLM", recipe="text-mini-cofre", is_base=True, is_headline=True),
     Contestant(name="FP-MDLM + L_CONS", recipe="text-mini-cofre", num_seeds=3, is_headline=True),
+    Contestant(
+        name="FP-MDLM + L_CONS as printed",
+        recipe="text-mini-cofre",
+        changes={"consistency": ConsistencyConfig(weight=0.1)},
+    ),
     Contestant(name="FP-MDLM + SDTT", recipe="text-mini-fp-sdtt"),
     Contestant(name="adapted FP-MDLM", recipe="text-mini-adapt"),
     Contestant(name="adapted, fresh weights", recipe="text-mini-adapt", changes={"init": "", "init_map": ""}),
 )
 
 
-def _l_cons(name: str, *, lr: float = 1e-4, **settings: Any) -> Contestant:
+def _l_cons(name: str, **settings: Any) -> Contestant:
     recipe = RECIPES["text-mini-cofre"]
-    consistency = replace(recipe.consistency, **{"positions": "both-masked", "weight": 1.0, **settings})
-    changes = {"consistency": consistency, "optim": replace(recipe.optim, lr=lr)}
+    changes = {"consistency": replace(recipe.consistency, **settings)}
     return Contestant(name=f"L_CONS, {name}", recipe="text-mini-cofre", changes=changes, is_headline=True)
 
 
-def _sdtt(name: str, *, decay: str = "cosine", **settings: Any) -> Contestant:
+def _sdtt(name: str, *, rounds: int, first_steps: int, **optim: Any) -> Contestant:
     recipe = RECIPES["text-mini-sdtt"]
-    changes = {"sdtt": replace(recipe.sdtt, **settings), "optim": replace(recipe.optim, decay=decay)}
+    sdtt = replace(recipe.sdtt, rounds=rounds, first_steps=first_steps)
+    changes = {"sdtt": sdtt, "optim": replace(recipe.optim, **optim), "updates": RECIPES["text-mini-cofre"].updates}
     return Contestant(name=f"SDTT, {name}", recipe="text-mini-sdtt", changes=changes, is_headline=True)
 
 
 TUNING = (
     Contestant(name="MDLM", recipe="text-mini-mdlm-cons", is_base=True, is_headline=True),
-    _l_cons("weight 0: more updates alone", weight=0.0),
-    _l_cons("weight 0.1, student-masked", weight=0.1, positions="student-masked"),
-    _l_cons("weight 0.1", weight=0.1),
-    _l_cons("kl-bwd", distance="kl-bwd"),
-    _l_cons("kl-bwd, rate 3e-4", distance="kl-bwd", lr=3e-4),
-    _sdtt("5 rounds from 1/64, constant rate", decay="constant"),
-    _sdtt("3 rounds from 1/16, constant rate", decay="constant", rounds=3, first_steps=16),
-    _sdtt("5 rounds from 1/64, falling rate"),
-    _sdtt("5 rounds from 1/64, constant rate, kl-fwd", decay="constant", divergence="kl-fwd"),
+    _l_cons("gaps 0.05 to 0.3, weight 1", gap_min=0.05, gap_max=0.3, weight=1.0),
+    _l_cons("gaps 0.3 to 0.6"),
+    _l_cons("gaps 0.3 to 0.6, frozen teacher", teacher="text-mini"),
+    _sdtt("5 rounds from 1/64, rate 3e-4, constant", rounds=5, first_steps=64, lr=3e-4, decay="constant"),
+    _sdtt("2 rounds from 1/8", rounds=2, first_steps=8),
+    _sdtt("1 round from 1/4, rate 3e-4", rounds=1, first_steps=4, lr=3e-4),
 )
-"""As many tries of as many updates for SDTT as for L_CONS, `mse`, `both-masked` and of rate 1e-4 if not said."""
+"""As many tries of as many updates for SDTT as for L_CONS."""
 
 SHORT = 700
 """Updates of a run that compares injections: at most 20 minutes on one core."""
@@ -110,17 +114,13 @@ INJECTIONS = tuple(
 
 
 class Line(NamedTuple):
-    """A line of a table: the models of all seeds, sampled with one kind of reuse."""
+    """A line of a table: models of one kind, by seed, sampled with one kind of reuse."""
 
     name: str
     reuse: str
     models: list[str]
     is_headline: bool
-
-    @property
-    def is_matched(self) -> bool:
-        """Whether it is judged twice, and its entropy matched."""
-        return self.is_headline and self.reuse == _best_reuse(self.models[0])
+    """Whether it has more samples, is judged twice, and its entropy matched."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,8 +133,10 @@ class Contest:
     contestants: tuple[Contestant, ...] = TEXT_MINI
     """Entropies are matched to the first one's."""
     budgets: tuple[int, ...] = (24, 48, 96, 192, 384)
-    num_samples: int = 256
-    """Samples a cell of the headline lines."""
+    reuses: tuple[str, ...] = REUSES
+    """How models with a fixed point are sampled; all seeds with the best of them, the first seed with the others."""
+    num_samples: int = 86
+    """Samples a cell and model of the headline lines: three seeds are 258."""
     num_rest: int = 128
     """Samples a cell of the others."""
     judge: str = ""
@@ -157,11 +159,7 @@ class Contest:
     def run(self) -> str:
         """Train, measure and write, together with whoever else does; returns the Markdown of the report."""
         models = self._models()
-        lines = [
-            Line(contestant.name, reuse, models[contestant.name], contestant.is_headline)
-            for contestant in self.contestants
-            for reuse in (REUSES if _has_fixed_point(models[contestant.name][0]) else ("none",))
-        ]
+        lines = [line for contestant in self.contestants for line in self._lines(contestant, models[contestant.name])]
         validation = {
             contestant.name: self._validations(models[contestant.name], RECIPES[contestant.recipe].data.source)
             for contestant in self.contestants
@@ -174,11 +172,16 @@ class Contest:
         if self.second_judge:
             parts.append(f"### The same, judge: {self.second_judge}\n\n{self._table(second)}")
         entropies = self._entropies(rows)
-        measure = partial(self._measure, judge=self.judge, entropies=entropies)
-        matched = self._share([line for line in lines if line.is_matched], measure)
+        matched = self._share([line for line in lines if line.is_headline], partial(self._matched, entropies))
         title = f"### The same with {self.knob} turned until the entropy is that of {self.reference} at the budget"
         parts.append(f"{title}\n\n{self._table([row for own in matched for row in own])}")
         return "\n\n".join(parts)
+
+    def _lines(self, contestant: Contestant, models: list[str]) -> Iterator[Line]:
+        best = _best_reuse(models[0])
+        for reuse in self.reuses if _has_fixed_point(models[0]) else (best,):
+            is_best = reuse == best
+            yield Line(contestant.name, reuse, models if is_best else models[:1], contestant.is_headline and is_best)
 
     def _models(self) -> dict[str, list[str]]:
         """Of every contestant; runs that are not finished are made or gone on with."""
@@ -197,21 +200,29 @@ class Contest:
 
     def _judged(self, line: Line, model: str) -> tuple[list[Row], list[Row]]:
         """By both judges, while the samples are at hand."""
-        first = self._measure(line, model, self.judge)
-        return first, self._measure(line, model, self.second_judge) if self.second_judge and line.is_matched else []
+        cells = [self._cell(line, model, budget) for budget in self.budgets]
+        first = self._measure(line, cells, self.judge)
+        return first, self._measure(line, cells, self.second_judge) if self.second_judge and line.is_headline else []
 
-    def _measure(self, line: Line, model: str, judge: str, entropies: dict[int, float] | None = None) -> list[Row]:
-        """A row for every budget; with `entropies`, at those."""
-        knob = self.knob if entropies else ""
-        cells = [
-            Cell(
-                model=model,
-                sampling=Sampling(budget=budget, reuse=line.reuse, seed=self.seed),
-                knob=knob,
-                entropy=entropies[budget] if entropies else 0.0,
-            )
-            for budget in self.budgets
-        ]
+    def _matched(self, entropies: dict[int, float], line: Line, model: str) -> list[Row]:
+        """At those entropies: nothing is turned where they are met already; a search starts where the last ended."""
+        rows: list[Row] = []
+        setting = 1.0
+        for budget in self.budgets:
+            cell = self._cell(line, model, budget)
+            [row] = self._measure(line, [cell], self.judge)
+            if not is_near(row["metrics"]["entropy"]["value"], entropies[budget]):
+                turned = replace(cell, knob=self.knob, entropy=entropies[budget], search_from=setting)
+                [row] = self._measure(line, [turned], self.judge)
+                setting = row["sampling"][self.knob]
+            rows.append(row)
+        return rows
+
+    def _cell(self, line: Line, model: str, budget: int) -> Cell:
+        return Cell(model=model, sampling=Sampling(budget=budget, reuse=line.reuse, seed=self.seed))
+
+    def _measure(self, line: Line, cells: Sequence[Cell], judge: str) -> list[Row]:
+        """A row for every cell."""
         protocol = Protocol(num_samples=self.num_samples if line.is_headline else self.num_rest, judge=judge)
         rows = run_sweep(cells, protocol, self.folder / "contest.jsonl", on_cell=announce)
         return [{**row, "line": (line.name, line.reuse), "budget": row["sampling"]["budget"]} for row in rows]

@@ -48,11 +48,12 @@ class Report:
     stages: tuple[Stage, ...] = ()
     contestants: tuple[Contestant, ...]
     budgets: tuple[int, ...]
+    reuses: tuple[str, ...] = contest.REUSES
 
 
 REPORTS = {
     "text-mini": Report(stages=TEXT_MINI, contestants=contest.TEXT_MINI, budgets=BUDGETS),
-    "tuning": Report(contestants=contest.TUNING, budgets=(24, 96)),
+    "tuning": Report(contestants=contest.TUNING, budgets=(24, 96), reuses=("three-state",)),
     "injections": Report(contestants=contest.INJECTIONS, budgets=(24, 96)),
 }
 
@@ -72,12 +73,14 @@ class ReproduceCommand:
     judge: str = "auto"
     """Who judges samples: smollm2, a causal model of ours or of the hub; auto: the bundled judge; empty: nobody."""
     seed: int = 0
+    sweeps: bool = True
+    """Fill the tables of the bundled models."""
     contest: bool = True
-    """Also train the stages and fill the table of all contestants; some hours."""
+    """Train the stages and fill the table of all contestants; some hours."""
     runs: str = "runs/reproduce"
     """The folder of the run folders of the contest."""
-    contest_samples: int = 256
-    """Samples a cell of the contest's headline lines."""
+    contest_samples: int = 86
+    """Samples a cell and model of the contest's headline lines: three seeds of training make 258 a cell."""
     second_judge: str = "smollm2"
     """Who judges the headline lines of the contest too, with their best reuse; empty: nobody."""
 
@@ -91,7 +94,7 @@ def run_reproduce(command: ReproduceCommand) -> None:
     report = REPORTS[command.report]
     folder = Path(command.out or f"docs/results/{command.report}")
     judge = judge_named(command.judge)
-    sweeps = {stage.preset: partial(_sweep, stage, command, folder, judge) for stage in report.stages}
+    sweeps = {stage.preset: partial(_sweep, stage, command, folder, judge) for stage in report.stages if command.sweeps}
     parts = [_heading(command, judge), *share(sweeps, Path(command.runs) / "claims").values()]
     if sweeps:
         (folder / "README.md").write_text("\n".join(parts))
@@ -101,6 +104,7 @@ def run_reproduce(command: ReproduceCommand) -> None:
             runs=Path(command.runs),
             contestants=report.contestants,
             budgets=report.budgets,
+            reuses=report.reuses,
             num_samples=command.contest_samples,
             num_rest=command.num_samples,
             judge=judge,
@@ -125,18 +129,23 @@ def _sweep(stage: Stage, command: ReproduceCommand, folder: Path, judge: str) ->
 
 def _rules(command: ReproduceCommand) -> str:
     return (
-        f"{command.contest_samples} samples a cell of the headline lines, {command.num_samples} of the others. A cell "
-        "is the generative perplexity with its 95 % interval over samples, or, of several seeds of training, their "
-        "mean and range; the entropy is in brackets."
+        f"{command.contest_samples} samples a cell and seed of training in the headline lines, with their best reuse; "
+        f"{command.num_samples} in the others, of the first seed. A cell is the generative perplexity with its 95 % "
+        "interval over samples, or, of several seeds of training, their mean and range; the entropy is in brackets."
     )
+
+
+def _left_out(command: ReproduceCommand) -> str:
+    flags = {" --no-sweeps": command.sweeps, " --no-contest": command.contest}
+    return "".join(flag for flag, is_done in flags.items() if not is_done)
 
 
 def _heading(command: ReproduceCommand, judge: str) -> str:
     made = provenance()
     return f"""# {command.report}, in miniature
 
-    fpmgm reproduce {command.report} --num-samples {command.num_samples} --contest-samples {command.contest_samples} \\
-        --second-judge "{command.second_judge}" --seed {command.seed}
+    fpmgm reproduce {command.report}{_left_out(command)} --num-samples {command.num_samples} \\
+        --contest-samples {command.contest_samples} --second-judge "{command.second_judge}" --seed {command.seed}
 
 Commit {made["commit"]}, {made["hardware"]}. Judge: {judge or "none"}. Intervals are 95 %, by bootstrap over samples.
 Seconds are those of all samples of a row.

@@ -16,6 +16,11 @@ WITHIN = 0.02
 """Entropies this near are equal."""
 
 
+def is_near(entropy: float, target: float, within: float = WITHIN) -> bool:
+    """Whether two entropies are taken as equal."""
+    return abs(entropy - target) <= within
+
+
 @dataclass(frozen=True, kw_only=True)
 class Matched:
     """A setting of the knob and the entropy that it gives."""
@@ -31,20 +36,21 @@ def match_entropy(
     target: float,
     *,
     knob: str = "temperature",
+    start: float = 1.0,
     within: float = WITHIN,
     max_tries: int = 12,
 ) -> Matched:
     """Turn a knob until `entropy(setting)` is the target's, give or take `within`.
 
-    From 1 on, in growing steps, until the target lies between two tries; then where the straight line between them
-    meets it. Every try may be a minute of sampling, and most searches take three.
+    From `start` on, in growing steps, until the target lies between two tries; then where the straight line between
+    them meets it. Every try may be a minute of sampling, and most searches take three.
     """
     low, high = choose("knob", knob, RANGES)
-    setting, step = 1.0, FIRST_STEP
+    setting, step = min(max(start, low), high), FIRST_STEP
     tried: list[Matched] = []
     for _ in range(max_tries):
         found = entropy(setting)
-        tried.append(Matched(setting=setting, entropy=found, is_met=abs(found - target) <= within))
+        tried.append(Matched(setting=setting, entropy=found, is_met=is_near(found, target, within)))
         too_low = [each for each in tried if each.entropy < target]
         too_high = [each for each in tried if each.entropy >= target]
         if tried[-1].is_met or setting == (high if found < target else low):

@@ -22,7 +22,7 @@ from fpmgm.evaluation.cost import multiply_adds
 from fpmgm.evaluation.diversity import unigram_entropy
 from fpmgm.evaluation.held_out import text_for
 from fpmgm.evaluation.judges import Reading, load_judge
-from fpmgm.evaluation.matched import WITHIN, match_entropy
+from fpmgm.evaluation.matched import is_near, match_entropy
 from fpmgm.evaluation.mauve import FEWEST, TextFeatures, mauve_interval, reference_texts
 from fpmgm.evaluation.text import measure
 from fpmgm.generation import Generated, Sampling, documents, generate, with_saved_settings
@@ -33,8 +33,8 @@ from fpmgm.share import claim
 
 Row = dict[str, Any]
 
-SEARCH = 64
-"""Samples of a try in the search for an entropy; what was found is then measured with all."""
+SEARCH = 96
+"""At most so many samples has a try in the search for an entropy; what was found is then measured with all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +46,8 @@ class Cell:
     knob: str = ""
     """What is turned until the entropy is `entropy`: temperature or top_p; empty: nothing."""
     entropy: float = 0.0
+    search_from: float = 1.0
+    """Where the knob is turned from. A row is known by the entropy that was asked for, not by this."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,13 +109,13 @@ def measure_cell(cell: Cell, protocol: Protocol) -> Row:
     sampling, matched = cell.sampling, {}
     if cell.knob:
         num = min(SEARCH, protocol.num_samples)
-        found = match_entropy(partial(_entropy_at, cell, num), cell.entropy, knob=cell.knob)
+        found = match_entropy(partial(_entropy_at, cell, num), cell.entropy, knob=cell.knob, start=cell.search_from)
         sampling = _turned(cell, found.setting)
     out, spent = _samples(cell.model, sampling, protocol.num_samples)
     readings = judge.read([documents(model, row) for row in out.tokens]) if judge else None
     metrics = measure(torch.tensor(out.tokens), readings, seed=cell.sampling.seed)
     if cell.knob:  # judged by these samples, not by the fewer of the search
-        is_met = abs(metrics["entropy"]["value"] - cell.entropy) <= WITHIN
+        is_met = is_near(metrics["entropy"]["value"], cell.entropy)
         matched = {"matched": {"knob": cell.knob, "entropy": cell.entropy, "is_met": is_met}}
     if protocol.mauve and readings:
         real = _real_features(protocol.judge, cell.model, protocol.mauve, protocol.num_samples)
