@@ -1,7 +1,8 @@
 """Put the model of a finished run into the package, in half precision: python scripts/bundle.py RUN NAME
 
-The half-precision weights are measured again, on all held-out sequences and beside two kinds of 5-gram models: of the
-tokens that training saw, and of all tokens it could have seen. The card gains that report. Needs the data of the run.
+The half-precision weights are measured again, on all held-out sequences and beside 5-gram models of all tokens that
+training could have seen and, unless the run is a stage that started from another model, of those that it saw. The card
+gains that report. Needs the data of the run.
 """
 
 import json
@@ -33,28 +34,37 @@ def bundle(run: Path, name: str) -> None:
     )
     found = evaluate(command)
     bound = found["validation"][0]
-    text = text_for(model, settings["data.source"])
-    order = Order(text.train, settings["batch_size"], settings["seed"])
-    seen = np.unique(np.concatenate([order.batch(update) for update in range(settings["updates"])]))
-    size = model.config.vocab_size
-    bound["ngram_of_seen"] = floors(text.rows[seen], held_out_sequences(text, ALL).numpy(), vocab_size=size)
+    lines = [(f"this model, {bound['num_sequences']:,} sequences", f"{bound['value']:.2f} ± {bound['error']:.2f}")]
+    if settings["init"]:
+        about = f"The model started from `{settings['init']}`, whose card says what it had seen."
+    else:
+        text = text_for(model, settings["data.source"])
+        order = Order(text.train, settings["batch_size"], settings["seed"])
+        seen = np.unique(np.concatenate([order.batch(update) for update in range(settings["updates"])]))
+        size = model.config.vocab_size
+        bound["ngram_of_seen"] = floors(text.rows[seen], held_out_sequences(text, ALL).numpy(), vocab_size=size)
+        lines += _floor_lines("5-gram of the tokens that training saw", bound["ngram_of_seen"])
+        about = f"Training saw {len(seen):,} of {len(text.train):,} sequences."
+    lines += _floor_lines("5-gram of all training tokens", bound["ngram"])
+    table = "\n".join(f"| {name} | {value} |" for name, value in lines)
     report = f"""## The half-precision weights, on all held-out tokens
 
 | model | perplexity per token |
 | --- | --- |
-| this model, {bound["num_sequences"]:,} sequences | {bound["value"]:.2f} ± {bound["error"]:.2f} |
-| 5-gram of the tokens that training saw, stupid backoff | {bound["ngram_of_seen"]["stupid_backoff"]:.2f} |
-| 5-gram of the tokens that training saw, interpolated Kneser-Ney | {bound["ngram_of_seen"]["kneser_ney"]:.2f} |
-| 5-gram of all training tokens, stupid backoff | {bound["ngram"]["stupid_backoff"]:.2f} |
-| 5-gram of all training tokens, interpolated Kneser-Ney | {bound["ngram"]["kneser_ney"]:.2f} |
+{table}
 
-Training saw {len(seen):,} of {len(text.train):,} sequences. The scores of stupid backoff are no probabilities.
+{about} The scores of stupid backoff are no probabilities.
 
 ## 20 samples"""
     card = model.card.replace("## 20 samples", report, 1)
     (folder / "README.md").write_text(card)
     (folder / "report.json").write_text(json.dumps(found, indent=1) + "\n")
     print(report)
+
+
+def _floor_lines(name: str, found: dict[str, float]) -> list[tuple[str, str]]:
+    kinds = {"stupid_backoff": "stupid backoff", "kneser_ney": "interpolated Kneser-Ney"}
+    return [(f"{name}, {title}", f"{found[kind]:.2f}") for kind, title in kinds.items()]
 
 
 if __name__ == "__main__":
