@@ -3,6 +3,7 @@
 The teacher is the network itself (the paper's L_CONS), its moving average, or a frozen model (the paper's adaptation).
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -75,10 +76,11 @@ class Consistency:
         choose("distance", self.distance, DISTANCES)
         choose("positions", self.positions, {"student-masked": None, "both-masked": None})
         choose("targets", self.targets, {"subs": None, "raw": None})
-        if not self.weight > 0:
-            raise ValueError(f"the weight of the consistency is {self.weight}; it must be above 0")
-        if not self.temperature > 0:
-            raise ValueError(f"the temperature of the consistency is {self.temperature}; it must be above 0")
+        for name in ("weight", "temperature"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(
+                    f"the {name} of the consistency is {getattr(self, name)}; it must be above 0, and finite"
+                )
         if self.temperature != 1 and self.distance not in ("kl", "kl-bwd"):
             raise ValueError(f"temperature is for distance kl or kl-bwd, and distance is {self.distance}")
         if self.targets != "subs" and self.distance not in ("kl", "kl-bwd"):

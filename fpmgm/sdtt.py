@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 
 from fpmgm.denoiser import Denoiser
 from fpmgm.draws import categorical
-from fpmgm.masking import masked_below
+from fpmgm.masking import linear, masked_below
 from fpmgm.names import choose
 from fpmgm.objectives import Losses, MaskedCrossEntropy, Noise, in_parts, not_padding
 from fpmgm.teachers import DIVERGENCES, log_probabilities, teacher_features
@@ -69,6 +69,8 @@ class SelfDistillation:
     """Whose masks, iteration counts, solver and gradient are used; its loss is not."""
 
     def __post_init__(self) -> None:
+        if self.base.schedule is not linear:
+            raise ValueError("SDTT's steps reveal tokens as the linear mask schedule does; it takes no other")
         choose("divergence", self.divergence, DIVERGENCES)
         choose("times", self.times, TIMES)
         for name, least in (("round_updates", 1), ("first_steps", 2), ("num_teacher_steps", 2)):

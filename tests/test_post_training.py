@@ -1,6 +1,7 @@
 """Stages that start from a model: consistency, adaptation, SDTT, the stopping rule, snapshots."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from fpmgm.__main__ import main
-from fpmgm.backbones.dit import Network
+from fpmgm.backbones.dit import Network, mdlm
 from fpmgm.checkpoint import load
 from fpmgm.convert import to_fixed_point
 from fpmgm.data.text import TextConfig, load_text
@@ -260,18 +261,42 @@ def test_models_that_do_not_fit_a_run_are_refused_with_the_reason(
     causal = str(train(replace(config, model=replace(PLAIN, is_causal=True), out=str(tmp_path / "c")), "test"))
     assert "is a causal model" in refused(config, consistency=kl(causal))
     assert "no model at 'nowhere'" in refused(config, init="nowhere")
+    wide = str(train(replace(config, model=replace(PLAIN, width=32), out=str(tmp_path / "w")), "test"))
+    of_states = ConsistencyConfig(weight=0.1, teacher=wide)
+    assert "is 32 wide, and the run 16" in refused(config, consistency=of_states)
+    assert not Path(config.out + "-refused").exists()
+
+
+def test_a_teacher_that_reads_otherwise_than_the_start_is_refused_before_any_text_is_read(
+    config: Training, fixed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other.txt"
+    other.write_text("quite another text, with words of its own\n" * 400)
+    foreign = str(train(replace(config, data=replace(config.data, source=str(other)), out=str(tmp_path / "o")), "test"))
+    monkeypatch.setattr(loop, "load_text", lambda *_: pytest.fail("read text"))
+    kl = ConsistencyConfig(weight=0.1, teacher=foreign, distance="kl")
+    assert "has another tokenizer than init" in refused(config, init=fixed, consistency=kl)
+
+
+def test_a_teacher_of_another_vocabulary_is_refused(config: Training, fixed: str, tmp_path: Path) -> None:
+    source = load(fixed)
+    sizes = {"vocab_size": source.config.vocab_size + 1, "mask_id": source.config.vocab_size}
+    network = replace(source.config, **sizes)
+    replace(source, denoiser=mdlm(network), config=network, tokenizer="").save(tmp_path / "larger")
+    kl = ConsistencyConfig(weight=0.1, teacher=str(tmp_path / "larger"), distance="kl")
+    message = refused(config, init=fixed, consistency=kl)
+    assert f"has {sizes['vocab_size']} symbols, of which {sizes['mask_id']} is the mask" in message
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"consistency": ConsistencyConfig(weight=0.1), "sdtt": DistillationConfig(rounds=2)}, "both set"),
+        ({"sdtt": DistillationConfig(rounds=2)}, "there is no init; give --init"),
         ({"init_map": "1/2/3"}, "there is no init to map"),
         ({"init": "x", "init_map": "1/2"}, "write pre/fixed-point/post layers"),
         ({"stop_above": -0.1}, "stop_above is -0.1"),
         ({"model": replace(PLAIN, is_causal=True), "sdtt": DistillationConfig(rounds=2)}, "are for masked models"),
-        ({"consistency": ConsistencyConfig(weight=0.1, gap_min=0.5)}, "gaps are 0.5 to 0.3"),
-        ({"consistency": ConsistencyConfig(weight=0.1, temperature=-1.0, distance="kl")}, "must be above 0"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(config: Training, changes: dict[str, Any], message: str) -> None:
@@ -286,6 +311,33 @@ def test_shares_and_weights_out_of_range_are_refused() -> None:
         ConsistencyConfig(weight=-1.0)
     with pytest.raises(ValueError, match="did you mean 'weights'"):
         DistillationConfig(next_teacher="weight")
+    with pytest.raises(ValueError, match="past the end of the text; give at least 32 first_steps"):
+        DistillationConfig(rounds=5, first_steps=16)
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.1])
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"gap_min": 0.5}, "gaps are 0.5 to 0.3"),
+        ({"gap_max": 1.5}, "gaps are 0.05 to 1.5"),
+        ({"temperature": -1.0, "distance": "kl"}, "the temperature of the consistency is -1.0"),
+        ({"temperature": math.inf, "distance": "kl"}, "must be above 0, and finite"),
+        ({"distance": "cosin"}, "did you mean 'cosine'"),
+    ],
+)
+def test_a_wrong_setting_of_the_consistency_is_refused_whether_or_not_it_is_used(
+    weight: float, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        ConsistencyConfig(weight=weight, **settings)
+
+
+def test_the_rounds_of_sdtt_cannot_be_moved_by_a_resumed_run(config: Training, fixed: str) -> None:
+    config = replace(config, init=fixed, sdtt=DistillationConfig(rounds=2))
+    train(config, "test")
+    with pytest.raises(ValueError, match="holds a run with updates 6, not 8"):
+        train(replace(config, updates=8), "test")
 
 
 def test_the_dynamics_of_a_run_are_those_of_its_snapshots(

@@ -44,11 +44,12 @@ class ConsistencyConfig:
             raise ValueError(f"consistency.warmup is {self.warmup}; it must be a share of the run, 0 to 1")
         if self.weight < 0:
             raise ValueError(f"consistency.weight is {self.weight}; it must be 0 (none) or above")
+        self.objective(MaskedCrossEntropy(), 0)  # a wrong setting is refused whether or not it is used
 
     def objective(self, base: MaskedCrossEntropy, updates: int) -> Consistency:
         return Consistency(
             base=base,
-            weight=self.weight,
+            weight=self.weight or 1.0,
             warmup=round(self.warmup * updates),
             distance=self.distance,
             positions=self.positions,
@@ -79,10 +80,16 @@ class DistillationConfig:
         choose("sdtt.next_teacher", self.next_teacher, {"weights": None, EMA: None})
         if self.rounds < 0:
             raise ValueError(f"sdtt.rounds is {self.rounds}; it must be 0 (none) or more")
+        self.objective(MaskedCrossEntropy(), 0)  # a wrong setting is refused whether or not it is used
+        if self.num_teacher_steps**self.rounds > self.first_steps:
+            raise ValueError(
+                f"sdtt.rounds is {self.rounds} and the first step 1/{self.first_steps}: the last teacher's steps would "
+                f"go past the end of the text; give at least {self.num_teacher_steps**self.rounds} first_steps"
+            )
 
     def objective(self, base: MaskedCrossEntropy, updates: int) -> SelfDistillation:
         return SelfDistillation(
-            round_updates=-(-updates // self.rounds),
+            round_updates=max(1, -(-updates // max(1, self.rounds))),
             first_steps=self.first_steps,
             num_teacher_steps=self.num_teacher_steps,
             divergence=self.divergence,
@@ -157,6 +164,8 @@ class Training:
             raise ValueError("consistency.weight and sdtt.rounds are both set; a run has one of them")
         if self.model.is_causal and (self.consistency.weight or self.sdtt.rounds):
             raise ValueError("consistency and SDTT are for masked models, and model.is_causal is set")
+        if self.sdtt.rounds and not self.init:
+            raise ValueError("SDTT distils a trained model into itself, and there is no init; give --init")
         self.objective()  # its settings are checked before any work is done
 
     @property

@@ -276,8 +276,9 @@ def _check_same(folder: Path, config: Training) -> None:
         return
     settings = flat(asdict(config))
     before = flat(asdict(Training())) | json.loads(file.read_text())  # a setting that is newer than the run was so
+    may_change = MAY_CHANGE - {"updates"} if config.sdtt.rounds else MAY_CHANGE  # rounds are shares of the run
     for key in sorted(set(before) | set(settings)):
-        if json.dumps(before.get(key)) != json.dumps(settings.get(key)) and key not in MAY_CHANGE:
+        if json.dumps(before.get(key)) != json.dumps(settings.get(key)) and key not in may_change:
             raise ValueError(
                 f"{folder} holds a run with {key} {before.get(key)!r}, not {settings.get(key)!r}; "
                 f"give the same settings to continue it, or another --out"

@@ -6,12 +6,15 @@ from tokenizers import Tokenizer
 
 from fpmgm.backbones.dit import MDLMConfig, mdlm
 from fpmgm.checkpoint import Model, find_folder, load, read_config
+from fpmgm.consistency import DISTANCES
 from fpmgm.convert import check_map, to_fixed_point
 from fpmgm.data.text import PackedText
 from fpmgm.denoiser import Denoiser
 from fpmgm.layer_map import LayerMap
 from fpmgm.training.config import EMA, SELF, Training
 
+OF_STATES = {name for name, of_states in DISTANCES.items() if of_states}
+"""Distances that compare hidden states, so that student and teacher must be of one width."""
 TRAINING_ONLY = {"dropout", "frozen_dropout"}
 """Settings of a network that its weights do not depend on."""
 
@@ -28,6 +31,13 @@ def check_named_models(config: Training) -> None:
         if source.is_causal:
             raise ValueError(f"teacher {name} is a causal model; a teacher must be a masked one")
         _check_length(f"teacher {name}", source, config)
+        if config.consistency.distance in OF_STATES and source.width != config.model.width:
+            raise ValueError(
+                f"teacher {name} is {source.width} wide, and the run {config.model.width}; between states of different "
+                f"width there is no {config.consistency.distance}: give --consistency.distance kl"
+            )
+        if config.init:
+            _check_alike(config.init, name)
 
 
 def first_weights(config: Training, network: MDLMConfig, text: PackedText) -> Denoiser:
@@ -57,10 +67,11 @@ def named_teacher(config: Training, network: MDLMConfig, text: PackedText) -> De
         return None
     model = load(name)
     check_tokenizer(f"teacher {name}", model, text)
-    if model.config.vocab_size != network.vocab_size or model.config.mask_id != network.mask_id:
+    theirs, ours = ((each.vocab_size, each.mask_id) for each in (model.config, network))
+    if theirs != ours:
         raise ValueError(
-            f"teacher {name} has {model.config.vocab_size} symbols, and the run has {network.vocab_size}; "
-            "a teacher must have the student's"
+            f"teacher {name} has {theirs[0]} symbols, of which {theirs[1]} is the mask, and the run has {ours[0]} and "
+            f"{ours[1]}; a teacher must have the student's"
         )
     return model.denoiser.eval().requires_grad_(False)
 
@@ -71,6 +82,17 @@ def check_tokenizer(who: str, model: Model, text: PackedText) -> None:
         return
     if Tokenizer.from_str(model.tokenizer).get_vocab() != text.tokenizer.get_vocab():
         raise ValueError(f"{who} has another tokenizer than the run; give --data.tokenizer its tokenizer.json")
+
+
+def _check_alike(init: str, teacher: str) -> None:
+    """A ValueError if the student's start and its teacher read text differently, before any text is fetched."""
+    files = [find_folder(name) / "tokenizer.json" for name in (init, teacher)]
+    if all(file.is_file() for file in files):
+        own, theirs = (Tokenizer.from_file(str(file)).get_vocab() for file in files)
+        if own != theirs:
+            raise ValueError(
+                f"teacher {teacher} has another tokenizer than init {init}; a teacher must have the student's"
+            )
 
 
 def _teacher_name(config: Training) -> str:
