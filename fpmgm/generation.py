@@ -76,6 +76,7 @@ class Generated:
     seconds: float
     steps: int
     allocation: str
+    iterations: tuple[int, ...]  # of the solver, by step; 0 for a plain stack
 
 
 def generate(
@@ -127,6 +128,7 @@ def generate(
         seconds=seconds,
         steps=spending.num_steps,
         allocation=how.allocation,
+        iterations=tuple(spending.iterations),
     )
 
 

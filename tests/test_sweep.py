@@ -149,6 +149,41 @@ def test_the_sweep_command_saves_the_best_allocation_and_sampling_then_uses_it(
         assert (tmp_path / "out" / name).stat().st_size > 0
 
 
+def test_a_grid_takes_any_sampling_settings_each_value_with_each(
+    folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["sweep", "grid", folder, "--budgets", "12", "--num-samples", "2", "--judge", ""]
+    out = tmp_path / "out"
+    axes = ["temperature=0.5,1", "reuse-masked=(0.5,0.5),(0.75,0.9)"]
+    assert main([*command, "--vary", *axes, "--out", str(out)]) == 0
+    found = [(row["sampling"]["temperature"], row["sampling"]["reuse_masked"]) for row in read_rows(out / "grid.jsonl")]
+    assert found == [(0.5, [0.5, 0.5]), (0.5, [0.75, 0.9]), (1, [0.5, 0.5]), (1, [0.75, 0.9])]
+    assert (out / "grid-model-12.png").stat().st_size > 0  # two axes: a heat map
+    assert main([*command, "--vary", "solver=picard,anderson", "--out", str(tmp_path / "one")]) == 0
+    assert (tmp_path / "one" / "grid.png").stat().st_size > 0
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["grid"], "vary is for preset grid, which needs it"),
+        (["budgets", "--vary", "seed=0,1"], "vary is for preset grid"),
+        (["grid", "--vary", "temprature=1"], "did you mean 'temperature'"),
+        (["grid", "--vary", "temperature=hot"], "'hot' is no value of temperature"),
+        (["grid", "--vary", "reuse_masked=(0.5,)"], "is no value of reuse_masked"),
+        (["grid", "--vary", "top_k=True"], "True is no value of top_k"),
+        (["grid", "--vary", "budget=24"], "budgets with --budgets"),
+        (["grid", "--vary", "seed"], "write SETTING=VALUE,VALUE"),
+    ],
+)
+def test_wrong_axes_of_a_grid_are_refused(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sweep", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
 def test_wrong_sweeps_are_refused(plain: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for arguments, message in (
         (["stepz"], "unknown preset 'stepz'; did you mean 'steps'?"),
@@ -200,6 +235,7 @@ def test_rows_are_plain_json(folder: str, tmp_path: Path) -> None:
         "model",
         "weights",
         "sampling",
+        "iterations",
         "block_evals",
         "multiply_adds",
         "seconds",
@@ -207,6 +243,7 @@ def test_rows_are_plain_json(folder: str, tmp_path: Path) -> None:
         "protocol",
     } == set(row)
     assert {"judge", "num_samples", "length", "commit", "hardware"} <= set(row["protocol"])
+    assert (row["iterations"], row["sampling"]["steps"]) == ([4], 1)
 
 
 def test_reproduce_fills_every_table_and_goes_on_where_it_was_stopped(

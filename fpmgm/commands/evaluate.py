@@ -20,7 +20,16 @@ from fpmgm.evaluation.likelihood import perplexity
 from fpmgm.evaluation.matched import RANGES
 from fpmgm.evaluation.ngram import floors
 from fpmgm.evaluation.plots import heat_map, quality_against_cost
-from fpmgm.evaluation.sweep import Cell, Protocol, Row, budget_cells, preset_by_name, run_sweep
+from fpmgm.evaluation.sweep import (
+    Cell,
+    Protocol,
+    Row,
+    axes_of,
+    budget_cells,
+    grid_cells,
+    preset_by_name,
+    run_sweep,
+)
 from fpmgm.evaluation.tables import Column, latex, markdown, metric, shown
 from fpmgm.generation import Sampling
 from fpmgm.names import choose
@@ -28,6 +37,8 @@ from fpmgm.names import choose
 VALIDATION_ITERS = 6
 OTHER_ITERS = (2, 12)
 """Solver iterations that validation perplexity is also reported at."""
+GRID = "grid"
+"""The sweep that has no preset."""
 
 MEASURED = (
     metric("perplexity_per_sample", "generative perplexity", best="lowest"),
@@ -203,10 +214,13 @@ class SweepCommand:
     """Measure a grid of sampling settings; started again, a sweep goes on where it was stopped."""
 
     preset: Annotated[str, tyro.conf.Positional]
-    """budgets, steps (x iterations), allocations (x reuse), reuse (coefficients), nucleus, or solver (x tolerance)."""
+    """budgets, steps (x iterations), allocations (x reuse), reuse (coefficients), nucleus, solver (x tolerance), or
+    grid: whatever --vary says."""
     models: Annotated[tuple[str, ...], tyro.conf.Positional] = (DEFAULT,)
     """Bundled models, model folders, or hub ids owner/name."""
     budgets: tuple[int, ...] = (24, 96)
+    vary: tuple[str, ...] = ()
+    """The axes of `grid`: any sampling settings, as in temperature=0.8,1 reuse=none,full."""
     num_samples: int = 128
     judge: str = "auto"
     """Who judges samples: smollm2, a causal model of ours or of the hub; auto: the bundled judge; empty: nobody."""
@@ -217,7 +231,11 @@ class SweepCommand:
     """Write the best steps and allocation of each budget into the model's generation_config.json."""
 
     def __post_init__(self) -> None:
-        preset_by_name(self.preset)
+        if self.preset != GRID:
+            preset_by_name(self.preset)
+        if (self.preset == GRID) != bool(self.vary):
+            raise ValueError(f"vary is for preset {GRID}, which needs it, as in --vary temperature=0.8,1")
+        axes_of(self.vary)
         if self.save and self.preset not in ("steps", "allocations"):
             raise ValueError(f"save is for the presets steps and allocations, and preset is {self.preset}")
 
@@ -228,7 +246,9 @@ def run_sweep_command(command: SweepCommand) -> None:
     if command.save and not judge:
         raise ValueError("save needs a judge to know what is best; give --judge")
     folder = Path(command.out)
-    cells = list(preset_by_name(command.preset)(command.models, Sampling(seed=command.seed), command.budgets))
+    axes = axes_of(command.vary)
+    of_preset = partial(grid_cells, axes=axes) if axes else preset_by_name(command.preset)
+    cells = list(of_preset(command.models, Sampling(seed=command.seed), command.budgets))
     if not cells:
         raise ValueError(f"preset {command.preset} is for models with a fixed point, and none is among those given")
     protocol = Protocol(num_samples=command.num_samples, judge=judge)
@@ -238,7 +258,7 @@ def run_sweep_command(command: SweepCommand) -> None:
     print_rows(console, rows, (MODEL, *varied(rows), *COSTS, *SHOWN))
     (folder / f"{command.preset}.md").write_text(markdown(rows, columns))
     (folder / f"{command.preset}.tex").write_text(latex(rows, columns))
-    for file in draw_rows(command.preset, rows, folder, judge):
+    for file in draw_rows(command.preset, rows, folder, judge, tuple(axes)):
         console.print(f"wrote {file}", soft_wrap=True)
     if command.save:
         for model in command.models:
@@ -266,7 +286,7 @@ def _plain(value: Any) -> Any:
     return " to ".join(map(str, value)) if isinstance(value, list | tuple) else value
 
 
-HEAT_MAPS = {
+HEAT_MAPS: dict[str, tuple[str, ...]] = {
     "steps": ("budget", "steps"),
     "allocations": ("allocation", "reuse"),
     "reuse": ("reuse_masked", "reuse_changed"),
@@ -276,11 +296,13 @@ HEAT_MAPS = {
 """The two settings that each preset's heat maps span; there is a map for each model and, if need be, each budget."""
 
 
-def draw_rows(preset: str, rows: list[Row], folder: Path, judge: str) -> list[Path]:
-    """The plots of a preset: heat maps, or quality against cost."""
-    if preset not in HEAT_MAPS:
-        return quality_against_cost(rows, *_quality_shown(judge), folder / preset)
-    across, down = HEAT_MAPS[preset]
+def draw_rows(preset: str, rows: list[Row], folder: Path, judge: str, axes: tuple[str, ...] = ()) -> list[Path]:
+    """The plots of a preset or of a grid with those axes: heat maps if there are two, or quality against cost."""
+    spans = HEAT_MAPS.get(preset, axes)
+    if len(spans) != 2:
+        lines = [{**row, "model": _line(row, axes)} for row in rows]
+        return quality_against_cost(lines, *_quality_shown(judge), folder / preset)
+    across, down = spans
     name, title = _quality_shown(judge)
     by_map: dict[str, list[Row]] = {}
     for row in rows:
@@ -291,6 +313,11 @@ def draw_rows(preset: str, rows: list[Row], folder: Path, judge: str) -> list[Pa
         titles = (across.replace("_", " "), down.replace("_", " "), title)
         files += heat_map(own, partial(_setting, across), partial(_setting, down), name, titles, folder / target)
     return files
+
+
+def _line(row: Row, axes: tuple[str, ...]) -> str:
+    """What a line of a plot is called: the model and whatever varies within it."""
+    return ", ".join([Path(row["model"]).name, *(f"{axis} {_setting(axis, row)}" for axis in axes)])
 
 
 def _quality_shown(judge: str) -> tuple[str, str]:

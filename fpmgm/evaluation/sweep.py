@@ -4,6 +4,7 @@ A row is written when its cell is done; a sweep that is started again skips the 
 file.
 """
 
+import ast
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,7 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
@@ -80,19 +82,14 @@ def run_sweep(
         _judge(protocol.judge)  # a judge that is none is refused before anything is sampled, and too little text
         for model in {cell.model for cell in cells} if protocol.mauve else ():
             _real_features(protocol.judge, model, protocol.mauve, protocol.num_samples)
-    with claim(file):
-        done = {row["key"]: row for row in read_rows(file)}
-        _cut_torn_line(file)
+    done = {row["key"]: row for row in read_rows(file)}
     for index, cell in enumerate(cells):
         key = key_of(cell, protocol)
         if key in done:
             continue
         if on_cell:
             on_cell(cell, index, len(cells))
-        line = json.dumps({"key": key, **measure_cell(cell, protocol)})
-        with claim(file), open(file, "a") as stream:
-            stream.write(line + "\n")
-        done[key] = json.loads(line)
+        done[key] = append_row(file, {"key": key, **measure_cell(cell, protocol)})
     return [done[key_of(cell, protocol)] for cell in cells]
 
 
@@ -125,6 +122,7 @@ def measure_cell(cell: Cell, protocol: Protocol) -> Row:
         "weights": weights_of(cell.model),
         "sampling": {**asdict(sampling), "steps": out.steps, "allocation": out.allocation},
         **matched,
+        "iterations": out.iterations,
         "block_evals": out.block_evals,
         "multiply_adds": spent,
         "seconds": out.seconds,
@@ -172,6 +170,17 @@ def read_rows(file: Path) -> list[Row]:
         except json.JSONDecodeError:
             break
     return rows
+
+
+def append_row(file: Path, row: Row) -> Row:
+    """Add a row as a whole line, after cutting off what a kill left; returns it as the file has it."""
+    line = json.dumps(row)
+    with claim(file):
+        _cut_torn_line(file)
+        with open(file, "a") as stream:
+            stream.write(line + "\n")
+    whole: Row = json.loads(line)
+    return whole
 
 
 def _cut_torn_line(file: Path) -> None:
@@ -298,6 +307,54 @@ PRESETS: dict[str, Callable[[Sequence[str], Sampling, Sequence[int]], Iterator[C
     "nucleus": nucleus_cells,
     "solver": solver_cells,
 }
+
+
+def grid_cells(
+    models: Sequence[str], base: Sampling, budgets: Sequence[int], axes: dict[str, Sequence[Any]]
+) -> Iterator[Cell]:
+    """Any sampling settings, each value of one with each of the others."""
+    yield from _grid(models, base, {"budget": budgets, **axes})
+
+
+def axes_of(texts: Sequence[str]) -> dict[str, Sequence[Any]]:
+    """Sampling settings and their values, written as on the command line.
+
+    >>> axes_of(["temperature=0.8,1", "reuse=none,full", "tolerance=None,0.1", "reuse_masked=(0.5,0.5),(0.75,0.9)"])[
+    ...     "reuse_masked"
+    ... ]
+    [(0.5, 0.5), (0.75, 0.9)]
+    """
+    hints = get_type_hints(Sampling)
+    axes: dict[str, Sequence[Any]] = {}
+    for text in texts:
+        name, _, values = text.partition("=")
+        name = name.replace("-", "_")
+        choose("sampling setting", name, hints)
+        if name == "budget" or not values:
+            raise ValueError(f"vary is {text!r}; write SETTING=VALUE,VALUE, and budgets with --budgets")
+        try:
+            axes[name] = list(ast.literal_eval(f"[{values}]"))
+        except (ValueError, SyntaxError):
+            axes[name] = values.split(",")
+        try:
+            axes[name] = [_typed(value, hints[name]) for value in axes[name]]
+        except TypeError as error:
+            raise ValueError(f"vary is {text!r}; {error} is no value of {name}") from error
+    return axes
+
+
+def _typed(value: Any, hint: Any) -> Any:
+    """A value as a setting has it, a whole number as a float where it must be; a TypeError if it does not fit."""
+    if isinstance(hint, UnionType):
+        wanted = [each for each in get_args(hint) if each is not NoneType]
+        return None if value is None else _typed(value, wanted[0])
+    if get_origin(hint) is tuple and isinstance(value, tuple) and len(value) == len(get_args(hint)):
+        return tuple(map(_typed, value, get_args(hint)))
+    if hint is float and type(value) is int:
+        return float(value)
+    if type(value) is not hint:
+        raise TypeError(repr(value))
+    return value
 
 
 def preset_by_name(name: str) -> Callable[[Sequence[str], Sampling, Sequence[int]], Iterator[Cell]]:
