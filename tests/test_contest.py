@@ -146,14 +146,14 @@ def test_a_search_for_an_entropy_starts_where_that_of_the_last_budget_ended(
     assert starts == [1.0, 0.75] * 2  # two budgets of two seeds
 
 
-def test_a_cell_over_seeds_is_their_mean_and_range_and_of_one_seed_its_interval() -> None:
+def test_a_cell_over_seeds_is_their_mean_and_what_their_intervals_span_and_of_one_seed_its_interval() -> None:
     def row(value: float, **more: Any) -> dict[str, Any]:
         metric = {"value": value, "low": value - 1, "high": value + 1}
         entropy = {"value": 4.0, "low": 3.9, "high": 4.1}
         return {"metrics": {"perplexity_per_sample": metric, "entropy": entropy}, **more}
 
     assert over_seeds([row(10.0)]) == {"value": 10, "low": 9, "high": 11, "note": "(4.00)"}
-    assert over_seeds([row(10.0), row(16.0)]) == {"value": 13, "low": 10, "high": 16, "note": "(4.00)"}
+    assert over_seeds([row(10.0), row(16.0)]) == {"value": 13, "low": 9, "high": 17, "note": "(4.00)"}
     assert over_seeds([row(10.0, matched={"is_met": False})])["note"] == "(4.00, not met)"
 
 

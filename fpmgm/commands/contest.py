@@ -1,6 +1,5 @@
 """The contest of the miniature: every base model and stage, trained if need be, measured at every budget."""
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -13,10 +12,11 @@ from fpmgm.evaluation.held_out import held_out_sequences, text_for
 from fpmgm.evaluation.likelihood import perplexity
 from fpmgm.evaluation.matched import is_near
 from fpmgm.evaluation.plots import lines_by_update, quality_against_cost
-from fpmgm.evaluation.sweep import Cell, Protocol, Row, read_rows, run_sweep, weights_of
+from fpmgm.evaluation.sweep import Cell, Protocol, Row, append_row, read_rows, run_sweep, weights_of
 from fpmgm.evaluation.tables import Column, markdown
 from fpmgm.generation import Sampling
 from fpmgm.names import slug
+from fpmgm.provenance import provenance
 from fpmgm.recipes import RECIPES
 from fpmgm.share import Result, share
 from fpmgm.training.config import ConsistencyConfig
@@ -64,9 +64,7 @@ TEXT_MINI = (
     Contestant(name="FP-MDLM", recipe="text-mini-cofre", is_base=True, is_headline=True),
     Contestant(name="FP-MDLM + L_CONS", recipe="text-mini-cofre", num_seeds=3, is_headline=True),
     Contestant(
-        name="FP-MDLM + L_CONS as printed",
-        recipe="text-mini-cofre",
-        changes={"consistency": ConsistencyConfig(weight=0.1)},
+        name="FP-MDLM + L_CONS of mse", recipe="text-mini-cofre", changes={"consistency": ConsistencyConfig(weight=0.1)}
     ),
     Contestant(name="FP-MDLM + SDTT", recipe="text-mini-fp-sdtt"),
     Contestant(name="adapted FP-MDLM", recipe="text-mini-adapt"),
@@ -219,7 +217,8 @@ class Contest:
         return rows
 
     def _cell(self, line: Line, model: str, budget: int) -> Cell:
-        return Cell(model=model, sampling=Sampling(budget=budget, reuse=line.reuse, seed=self.seed))
+        seed = self.seed + line.models.index(model)  # seeds of training are seeds of sampling too
+        return Cell(model=model, sampling=Sampling(budget=budget, reuse=line.reuse, seed=seed))
 
     def _measure(self, line: Line, cells: Sequence[Cell], judge: str) -> list[Row]:
         """A row for every cell."""
@@ -267,10 +266,8 @@ class Contest:
         loaded = load(model)
         x = held_out_sequences(text_for(loaded, source), 512)
         found = asdict(perplexity(loaded.denoiser, x, num_iters=VALIDATION_ITERS))
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with open(file, "a") as stream:
-            stream.write(json.dumps({"model": model, "weights": key, **found}) + "\n")
-        return float(found["value"])
+        row = {"model": model, "weights": key, "num_iters": VALIDATION_ITERS, **found, **provenance()}
+        return float(append_row(file, row)["value"])
 
     def _pictures(self, rows: Sequence[Row]) -> list[str]:
         """Quality against cost of each contestant's best reuse, and the loss of the adaptations."""
@@ -282,7 +279,7 @@ class Contest:
         best = [{**row, "model": line} for line, own in first.items() for row in own if row["model"] == own[0]["model"]]
         title = "generative perplexity" if self.judge else "unigram entropy"
         quality_against_cost(best, name, title, self.folder / "contest")
-        found = ["![Quality against cost, first seed, three-state reuse](contest.png)"]
+        found = ["![Quality against cost, first seed, the best reuse](contest.png)"]
         series = {
             contestant.name: [(row["update"], row["base"]) for row in read_metrics(folder)]
             for contestant in self.contestants
@@ -296,7 +293,7 @@ class Contest:
 
 
 def over_seeds(rows: Sequence[Row]) -> dict[str, Any]:
-    """A metric of one cell with its bootstrap interval, or the mean over seeds with their range; entropy beside it."""
+    """A metric with its interval, or the mean over seeds and all that their intervals span; the entropy beside it."""
     name = "perplexity_per_sample" if "perplexity_per_sample" in rows[0]["metrics"] else "entropy"
     values = [row["metrics"][name] for row in rows]
     entropy = sum(row["metrics"]["entropy"]["value"] for row in rows) / len(rows)
@@ -304,8 +301,12 @@ def over_seeds(rows: Sequence[Row]) -> dict[str, Any]:
     note = f"({entropy:.2f})" if is_met else f"({entropy:.2f}, not met)"
     if len(rows) == 1:
         return {**values[0], "note": note}
-    numbers = [value["value"] for value in values]
-    return {"value": sum(numbers) / len(numbers), "low": min(numbers), "high": max(numbers), "note": note}
+    return {
+        "value": sum(value["value"] for value in values) / len(values),
+        "low": min(value["low"] for value in values),
+        "high": max(value["high"] for value in values),
+        "note": note,
+    }
 
 
 def _budget_column(budget: int) -> Column:

@@ -131,7 +131,8 @@ def _rules(command: ReproduceCommand) -> str:
     return (
         f"{command.contest_samples} samples a cell and seed of training in the headline lines, with their best reuse; "
         f"{command.num_samples} in the others, of the first seed. A cell is the generative perplexity with its 95 % "
-        "interval over samples, or, of several seeds of training, their mean and range; the entropy is in brackets."
+        "interval over samples, or, of several seeds of training, their mean and all that their intervals span; the "
+        "entropy is in brackets."
     )
 
 
