@@ -21,11 +21,11 @@ commands:
   convert SOURCE DEST        an MDLM of ours, of Lightning or of the hub becomes an FP-MDLM or MDLM, or back
   sample [MODEL]             write text; without a model, with the bundled one
   evaluate [MODEL ...]       validation and generative perplexity, diversity, cost, side by side
-  sweep PRESET [MODEL ...]   a grid of sampling settings: budgets, steps, allocations, reuse, nucleus, solver
+  sweep PRESET [MODEL ...]   a grid of sampling settings: budgets, steps, allocations, reuse, nucleus, solver, grid
   analyse MODEL cka          how alike the layers of a model are
   analyse RUN dynamics       quality, entropy and perplexity of a run's snapshots, by update
   benchmark [NAME ...]       latency, throughput, memory and time per update of models or recipes, in one run
-  reproduce [REPORT]         the paper's tables in miniature, resumable: text-mini, injections
+  reproduce [REPORT]         the paper's tables in miniature, resumable: text-mini, tuning, injections
   info [NAME]                parameters, blocks and cost of a model or a recipe
   push MODEL OWNER/NAME      put a model on the hub
   quickstart                 watch the bundled model write, then see what four budgets buy

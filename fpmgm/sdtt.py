@@ -1,7 +1,7 @@
 """Self-distillation through time (SDTT, Deschenaux and Gulcehre): the baseline that the paper compares with.
 
-A student learns to say in one pass what a frozen teacher says over several small ancestral steps. The steps double in
-size every round, and the student becomes the next teacher.
+A student learns to say in one pass what a frozen teacher says over several small ancestral steps. Every round its
+steps become as large as the student's were, and the student becomes the next teacher.
 """
 
 from dataclasses import dataclass, field, replace
@@ -56,7 +56,7 @@ class SelfDistillation:
     """The divergence between the student and what the teacher says on the way, mean over masked tokens."""
 
     round_updates: int
-    """Updates of a round; at the end of one the step doubles and the student becomes the teacher."""
+    """Updates of a round; at the end of one the step grows num_teacher_steps-fold and the student becomes the teacher."""
     first_steps: int = 1024
     """The teacher of the first round takes steps of 1 / first_steps."""
     num_teacher_steps: int = 2

@@ -4,7 +4,7 @@ fpmgm train owt         FP-MDLM, 1/1/1 blocks, length 1024, 1M updates (the pape
 fpmgm train owt-mdlm    MDLM, 12 blocks, the same
 fpmgm train owt-128     the proxy that hyperparameters were tuned on: length 128, 100,000 updates
 
-Stages; the first two start from the runs above, where `--init` says otherwise from another model:
+Stages; the first three start from the runs above, or from the model that `--init` names:
 
 fpmgm train owt-cofre       30,000 updates of consistency, weight 0.1 after 5,000; stops 15 % above the start
 fpmgm train owt-mdlm-cons   the same for MDLM

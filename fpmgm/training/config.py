@@ -67,7 +67,7 @@ class DistillationConfig:
     rounds: int = 0
     """0: none. The run is cut into so many rounds of equal length."""
     first_steps: int = 1024
-    """The teacher of the first round takes steps of 1 / first_steps; they double every round."""
+    """The teacher of the first round takes steps of 1 / first_steps; they grow num_teacher_steps-fold every round."""
     num_teacher_steps: int = 2
     divergence: str = "kl-bwd"
     """kl-bwd (student || teacher), kl-fwd, mse or tvd of log-probabilities."""
