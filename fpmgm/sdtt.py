@@ -56,7 +56,7 @@ class SelfDistillation:
     """The divergence between the student and what the teacher says on the way, mean over masked tokens."""
 
     round_updates: int
-    """Updates of a round; at the end of one the step grows num_teacher_steps-fold and the student becomes the teacher."""
+    """Updates of a round, after which steps grow num_teacher_steps-fold and the student becomes the teacher."""
     first_steps: int = 1024
     """The teacher of the first round takes steps of 1 / first_steps."""
     num_teacher_steps: int = 2

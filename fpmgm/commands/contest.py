@@ -118,7 +118,7 @@ class Line(NamedTuple):
     reuse: str
     models: list[str]
     is_headline: bool
-    """Whether it has more samples, is judged twice, and its entropy matched."""
+    """Whether it has more samples, is judged twice, and the entropy of its first seed matched."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,8 +170,9 @@ class Contest:
         if self.second_judge:
             parts.append(f"### The same, judge: {self.second_judge}\n\n{self._table(second)}")
         entropies = self._entropies(rows)
-        matched = self._share([line for line in lines if line.is_headline], partial(self._matched, entropies))
-        title = f"### The same with {self.knob} turned until the entropy is that of {self.reference} at the budget"
+        firsts = [line._replace(models=line.models[:1]) for line in lines if line.is_headline]
+        matched = self._share(firsts, partial(self._matched, entropies))
+        title = f"### First seeds, {self.knob} turned until the entropy is that of {self.reference} at the budget"
         parts.append(f"{title}\n\n{self._table([row for own in matched for row in own])}")
         return "\n\n".join(parts)
 

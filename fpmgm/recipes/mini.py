@@ -76,6 +76,5 @@ TEXT_MINI_ADAPT = replace(
     init_map="1/6/12",
     consistency=ConsistencyConfig(weight=0.1, teacher="text-mini-mdlm", distance="kl", temperature=1.5),
     optim=replace(TEXT_MINI.optim, warmup=50, ema=0.98),
-    updates=300,
     validate_every=100,
 )
