@@ -1,8 +1,8 @@
 """Put the model of a finished run into the package, in half precision: python scripts/bundle.py RUN NAME
 
-The half-precision weights are measured again, on all held-out sequences and beside 5-gram models of all tokens that
-training could have seen and, unless the run is a stage that started from another model, of those that it saw. The card
-gains that report. Needs the data of the run.
+The half-precision weights are measured again, on all held-out sequences. The card gains that report, and beside it two
+kinds of 5-gram models, of the tokens that training saw and of all it could have seen, unless the run is a stage that
+started from another model. Needs the data of the run.
 """
 
 import json
@@ -30,13 +30,18 @@ def bundle(run: Path, name: str) -> None:
     model.save(folder, dtype=torch.float16)
     shutil.copyfile(run / "model" / CURVES, folder / CURVES)
     command = EvaluateCommand(
-        models=(name,), data=settings["data.source"], budgets=(), judge="", validation_sequences=ALL, ngram=True
+        models=(name,),
+        data=settings["data.source"],
+        budgets=(),
+        judge="",
+        validation_sequences=ALL,
+        ngram=not settings["init"],
     )
     found = evaluate(command)
     bound = found["validation"][0]
     lines = [(f"this model, {bound['num_sequences']:,} sequences", f"{bound['value']:.2f} ± {bound['error']:.2f}")]
     if settings["init"]:
-        about = f"The model started from `{settings['init']}`, whose card says what it had seen."
+        about = f"The model started from `{settings['init']}`, whose card has 5-gram models of the same text."
     else:
         text = text_for(model, settings["data.source"])
         order = Order(text.train, settings["batch_size"], settings["seed"])
@@ -44,8 +49,8 @@ def bundle(run: Path, name: str) -> None:
         size = model.config.vocab_size
         bound["ngram_of_seen"] = floors(text.rows[seen], held_out_sequences(text, ALL).numpy(), vocab_size=size)
         lines += _floor_lines("5-gram of the tokens that training saw", bound["ngram_of_seen"])
-        about = f"Training saw {len(seen):,} of {len(text.train):,} sequences."
-    lines += _floor_lines("5-gram of all training tokens", bound["ngram"])
+        lines += _floor_lines("5-gram of all training tokens", bound["ngram"])
+        about = f"Training saw {len(seen):,} of {len(text.train):,} sequences. Stupid backoff gives no probabilities."
     table = "\n".join(f"| {name} | {value} |" for name, value in lines)
     report = f"""## The half-precision weights, on all held-out tokens
 
@@ -53,7 +58,7 @@ def bundle(run: Path, name: str) -> None:
 | --- | --- |
 {table}
 
-{about} The scores of stupid backoff are no probabilities.
+{about}
 
 ## 20 samples"""
     card = model.card.replace("## 20 samples", report, 1)
