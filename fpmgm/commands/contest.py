@@ -118,7 +118,7 @@ class Line(NamedTuple):
     reuse: str
     models: list[str]
     is_headline: bool
-    """Whether it has more samples, is judged twice, and the entropy of its first seed matched."""
+    """Whether it has more samples, and its first seed is judged twice and its entropy matched."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +139,7 @@ class Contest:
     """Samples a cell of the others."""
     judge: str = ""
     second_judge: str = "smollm2"
-    """Who judges the headline lines too, with their best reuse; empty: nobody."""
+    """Who judges the first seeds of the headline lines too, with their best reuse; empty: nobody."""
     knob: str = "temperature"
     """What is turned until entropies meet."""
     seed: int = 0
@@ -168,7 +168,7 @@ class Contest:
         parts.append(f"### Generative perplexity (entropy), judge: {self.judge or 'none'}\n\n{self._table(rows)}")
         parts += self._pictures(rows)
         if self.second_judge:
-            parts.append(f"### The same, judge: {self.second_judge}\n\n{self._table(second)}")
+            parts.append(f"### First seeds, judge: {self.second_judge}\n\n{self._table(second)}")
         entropies = self._entropies(rows)
         firsts = [line._replace(models=line.models[:1]) for line in lines if line.is_headline]
         matched = self._share(firsts, partial(self._matched, entropies))
@@ -198,10 +198,11 @@ class Contest:
         return list(share(work, self.claims).values())
 
     def _judged(self, line: Line, model: str) -> tuple[list[Row], list[Row]]:
-        """By both judges, while the samples are at hand."""
+        """By the judge and, of the first seed of a headline, by the second, while the samples are at hand."""
         cells = [self._cell(line, model, budget) for budget in self.budgets]
         first = self._measure(line, cells, self.judge)
-        return first, self._measure(line, cells, self.second_judge) if self.second_judge and line.is_headline else []
+        is_read = self.second_judge and line.is_headline and model == line.models[0]
+        return first, self._measure(line, cells, self.second_judge) if is_read else []
 
     def _matched(self, entropies: dict[int, float], line: Line, model: str) -> list[Row]:
         """At those entropies: nothing is turned where they are met already; a search starts where the last ended."""
