@@ -380,3 +380,24 @@ def test_compiled_blocks_give_the_losses_of_plain_ones(config: Training, tmp_pat
         found.append([row["loss"] for row in metrics_of(replace(config, out=out))])
     assert found[1] == pytest.approx(found[0], rel=1e-4)
     assert load(tmp_path / "compiled" / "model").config == load(tmp_path / "plain" / "model").config
+
+
+def test_a_finished_run_started_again_leaves_its_model_alone_unless_a_later_state_has_none(
+    config: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = train(config, "test") / "README.md"
+    before = card.stat().st_mtime_ns
+    train(config, "test")
+    assert card.stat().st_mtime_ns == before
+    longer = replace(config, updates=10)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "write_model", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(longer, "test")
+    assert "8 updates of 4" in card.read_text()
+    train(longer, "test")
+    assert "10 updates of 4" in card.read_text()

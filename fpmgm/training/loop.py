@@ -26,7 +26,7 @@ from fpmgm.evaluation.likelihood import perplexity
 from fpmgm.objectives import Losses
 from fpmgm.randomness import generator
 from fpmgm.sdtt import SelfDistillation
-from fpmgm.training.card import flat, write_model
+from fpmgm.training.card import CURVES, flat, write_model
 from fpmgm.training.config import EMA, Objective, Training
 from fpmgm.training.optim import adamw, moving_average, set_learning_rate
 from fpmgm.training.progress import Progress
@@ -96,7 +96,7 @@ def train(config: Training, name: str, recipe: Training | None = None) -> Path:
         _write_json(folder / CONFIG, flat(asdict(config)))
     run.resume()
     run.go()
-    if accelerator.is_main_process:
+    if accelerator.is_main_process and not _is_written(folder):
         write_model(folder, run.model, config, recipe or config, name)
     accelerator.wait_for_everyone()
     return folder / "model"
@@ -306,6 +306,12 @@ def _keep_metrics(file: Path, done: int) -> None:
     scratch = file.with_name(f".metrics.{os.getpid()}")
     scratch.write_text("".join(kept))
     os.replace(scratch, file)
+
+
+def _is_written(folder: Path) -> bool:
+    """Whether the model folder is there, to its last file, and younger than the last state."""
+    newest, last = newest_state(folder / "state"), folder / "model" / CURVES
+    return newest is not None and last.exists() and last.stat().st_mtime >= newest.stat().st_mtime
 
 
 def _last(folder: Path) -> int:
