@@ -1,8 +1,8 @@
-"""Put the model of a finished run into the package, in half precision: python scripts/bundle.py RUN NAME
+"""Put the model of a finished run into the package, in half precision: python scripts/bundle.py RUN NAME [SEQUENCES]
 
-The half-precision weights are measured again, on all held-out sequences. The card gains that report, and beside it two
-kinds of 5-gram models, of the tokens that training saw and of all it could have seen, unless the run is a stage that
-started from another model. Needs the data of the run.
+The half-precision weights are measured again, on all held-out sequences or so many of them. The card gains that report,
+and beside it two kinds of 5-gram models, of the tokens that training saw and of all it could have seen, unless the run
+is a stage that started from another model. Needs the data of the run.
 """
 
 import json
@@ -23,7 +23,7 @@ from fpmgm.training.loop import Order
 ALL = 1 << 30
 
 
-def bundle(run: Path, name: str) -> None:
+def bundle(run: Path, name: str, sequences: int = ALL) -> None:
     settings = json.loads((run / "config.json").read_text())
     folder = BUNDLED / name
     model = load_folder(run / "model")
@@ -34,7 +34,7 @@ def bundle(run: Path, name: str) -> None:
         data=settings["data.source"],
         budgets=(),
         judge="",
-        validation_sequences=ALL,
+        validation_sequences=sequences,
         ngram=not settings["init"],
     )
     found = evaluate(command)
@@ -52,7 +52,7 @@ def bundle(run: Path, name: str) -> None:
         lines += _floor_lines("5-gram of all training tokens", bound["ngram"])
         about = f"Training saw {len(seen):,} of {len(text.train):,} sequences. Stupid backoff gives no probabilities."
     table = "\n".join(f"| {name} | {value} |" for name, value in lines)
-    report = f"""## The half-precision weights, on all held-out tokens
+    report = f"""## The half-precision weights, on held-out tokens
 
 | model | perplexity per token |
 | --- | --- |
@@ -73,4 +73,4 @@ def _floor_lines(name: str, found: dict[str, float]) -> list[tuple[str, str]]:
 
 
 if __name__ == "__main__":
-    bundle(Path(sys.argv[1]), sys.argv[2])
+    bundle(Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:]))
