@@ -280,7 +280,7 @@ def test_a_teacher_that_reads_otherwise_than_the_start_is_refused_before_any_tex
 
 def test_a_teacher_of_another_vocabulary_is_refused(config: Training, fixed: str, tmp_path: Path) -> None:
     source = load(fixed)
-    sizes = {"vocab_size": source.config.vocab_size + 1, "mask_id": source.config.vocab_size}
+    sizes: dict[str, Any] = {"vocab_size": source.config.vocab_size + 1, "mask_id": source.config.vocab_size}
     network = replace(source.config, **sizes)
     replace(source, denoiser=mdlm(network), config=network, tokenizer="").save(tmp_path / "larger")
     kl = ConsistencyConfig(weight=0.1, teacher=str(tmp_path / "larger"), distance="kl")
