@@ -1,6 +1,7 @@
 """Plots of results, as PNG and SVG: on white, in colours and markers that print and screens of any mode tell apart."""
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # 
 MARKERS = "osD^vP"
 MOST_INSIDE = 4
 """With more lines than this, the legend lies below the plot."""
-COSTS = {
-    "block_evals": ("block evaluations a sequence", 1.0),
-    "multiply_adds": ("multiply-adds a sequence, billions", 1e-9),
-    "seconds": ("seconds for all samples", 1.0),
+COSTS: dict[str, Callable[[Row], float]] = {
+    "block evaluations a sequence": lambda row: float(row["block_evals"]),
+    "multiply-adds a sequence, billions": lambda row: float(row["multiply_adds"] * 1e-9),
+    "seconds a sequence": lambda row: float(row["seconds"] / row["protocol"]["num_samples"]),
 }
+WIDE = 10
+"""Values that span more than this factor have a logarithmic axis."""
 
 
 def quality_against_cost(rows: Sequence[Row], name: str, title: str, file: Path) -> list[Path]:
@@ -27,15 +30,19 @@ def quality_against_cost(rows: Sequence[Row], name: str, title: str, file: Path)
     figure = Figure(figsize=(11, 3.6), layout="constrained", facecolor="white")
     axes = figure.subplots(1, len(COSTS), sharey=True)
     models = list(dict.fromkeys(row["model"] for row in rows))
-    for axis, (cost, (label, scale)) in zip(axes, COSTS.items(), strict=True):
+    for axis, (label, cost) in zip(axes, COSTS.items(), strict=True):
         for index, model in enumerate(models):
-            _line(axis, [row for row in rows if row["model"] == model], name, cost, scale, index, Path(model).name)
+            _line(axis, [row for row in rows if row["model"] == model], name, cost, index, Path(model).name)
         axis.set_xlabel(label)
         axis.set_xscale("log", base=2)
         axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
         axis.grid(alpha=0.3)
     axes[0].set_xticks(sorted({row["block_evals"] for row in rows}))
     axes[0].set_ylabel(title)
+    values = [row["metrics"][name]["value"] for row in rows if name in row["metrics"]]
+    if values and 0 < WIDE * min(values) < max(values):
+        axes[0].set_yscale("log")
+        axes[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     if len(models) <= MOST_INSIDE:
         axes[0].legend(frameon=False)
     else:
@@ -50,8 +57,8 @@ def line_style(index: int) -> dict[str, Any]:
     return {"color": COLOURS[colour], "marker": marker, "linestyle": "--" if turn % 2 else "-"}
 
 
-def _line(axis: Axes, rows: Sequence[Row], name: str, cost: str, scale: float, index: int, label: str) -> None:
-    points = sorted((row[cost] * scale, row["metrics"][name]) for row in rows if name in row["metrics"])
+def _line(axis: Axes, rows: Sequence[Row], name: str, cost: Callable[[Row], float], index: int, label: str) -> None:
+    points = sorted(((cost(row), row["metrics"][name]) for row in rows if name in row["metrics"]), key=itemgetter(0))
     x = [point for point, _ in points]
     y = np.array([[m["value"], m["low"], m["high"]] for _, m in points]).reshape(-1, 3)
     errors = np.abs(y[:, 1:] - y[:, :1]).T
