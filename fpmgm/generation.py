@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 
-from fpmgm.budget import plan
+from fpmgm.budget import Cost, plan
 from fpmgm.checkpoint import Model
-from fpmgm.denoiser import Denoiser
 from fpmgm.draws import Draw
 from fpmgm.names import choose
 from fpmgm.randomness import Streams
@@ -101,14 +100,11 @@ def generate(
     starts = [start for start in _starts(model, prompts, infill) for _ in range(num_samples)]
     how = with_saved_settings(model.generation, how)
     spending = plan(how.budget, model.denoiser.cost, num_steps=how.steps, allocation=how.allocation)
-    draw = Draw(temperature=how.temperature, top_k=how.top_k, top_p=how.top_p, nucleus=how.nucleus)
     rules: dict[str, Any] = {
         "times": even_times(spending.num_steps),
         "iterations": spending.iterations,
-        "transition": choose("transition", how.transition, TRANSITIONS)(draw),
-        "reuse": _reuse(how, model.denoiser),
-        "solver": _solver(how),
         "on_step": on_step,
+        **rules_of(how, model.denoiser.cost),
     }
     rows: list[list[int]] = [[]] * len(starts)
     spent = 0
@@ -130,6 +126,16 @@ def generate(
         allocation=how.allocation,
         iterations=tuple(spending.iterations),
     )
+
+
+def rules_of(how: Sampling, cost: Cost) -> dict[str, Any]:
+    """Transition, reuse and solver by their names; a ValueError if the settings make no sense."""
+    draw = Draw(temperature=how.temperature, top_k=how.top_k, top_p=how.top_p, nucleus=how.nucleus)
+    return {
+        "transition": choose("transition", how.transition, TRANSITIONS)(draw),
+        "reuse": _reuse(how, cost),
+        "solver": _solver(how),
+    }
 
 
 def with_saved_settings(generation: Mapping[str, Any], how: Sampling) -> Sampling:
@@ -221,8 +227,8 @@ def _batches(starts: Sequence[Sequence[int]], batch_size: int) -> Iterator[list[
             yield indices[first : first + batch_size]
 
 
-def _reuse(how: Sampling, denoiser: Denoiser) -> Reuse:
-    name = ("three-state" if denoiser.cost.fp else "none") if how.reuse == "auto" else how.reuse
+def _reuse(how: Sampling, cost: Cost) -> Reuse:
+    name = ("three-state" if cost.fp else "none") if how.reuse == "auto" else how.reuse
     (masked_min, masked_max), (changed_min, changed_max) = how.reuse_masked, how.reuse_changed
     is_default = (how.reuse_masked, how.reuse_changed) == (Sampling.reuse_masked, Sampling.reuse_changed)
     if is_default:

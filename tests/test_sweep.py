@@ -184,6 +184,16 @@ def test_wrong_axes_of_a_grid_are_refused(
     assert message in capsys.readouterr().err
 
 
+def test_a_name_that_is_none_in_any_cell_of_a_grid_is_refused_before_any_is_measured(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sweep, "measure_cell", lambda *_: pytest.fail("measured"))
+    for axis in ("reuse=none,ful", "solver=picard,anders", "transition=ancestral,confidenze"):
+        command = ["sweep", "grid", folder, "--vary", axis, "--budgets", "12", "--judge", "", "--out", str(tmp_path)]
+        assert main(command) == 2
+        assert "did you mean" in capsys.readouterr().err
+
+
 def test_wrong_sweeps_are_refused(plain: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for arguments, message in (
         (["stepz"], "unknown preset 'stepz'; did you mean 'steps'?"),

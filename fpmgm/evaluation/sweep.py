@@ -27,7 +27,7 @@ from fpmgm.evaluation.judges import Reading, load_judge
 from fpmgm.evaluation.matched import is_near, match_entropy
 from fpmgm.evaluation.mauve import FEWEST, TextFeatures, mauve_interval, reference_texts
 from fpmgm.evaluation.text import measure
-from fpmgm.generation import Generated, Sampling, documents, generate, with_saved_settings
+from fpmgm.generation import Generated, Sampling, documents, generate, rules_of, with_saved_settings
 from fpmgm.names import choose
 from fpmgm.provenance import provenance
 from fpmgm.sampling import Step
@@ -96,7 +96,9 @@ def run_sweep(
 def check(cell: Cell) -> None:
     """A ValueError if the cell cannot be run, before anything is."""
     sampling = with_saved_settings(_generation(cell.model), cell.sampling)
-    plan(sampling.budget, _cost(cell.model), num_steps=sampling.steps, allocation=sampling.allocation)
+    cost = _cost(cell.model)
+    plan(sampling.budget, cost, num_steps=sampling.steps, allocation=sampling.allocation)
+    rules_of(sampling, cost)
 
 
 def measure_cell(cell: Cell, protocol: Protocol) -> Row:

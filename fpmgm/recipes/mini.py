@@ -52,7 +52,7 @@ TEXT_MINI_COFRE = replace(
     init="text-mini",
     consistency=ConsistencyConfig(
         weight=3.0, distance="kl-bwd", positions="both-masked", gap_min=0.3, gap_max=0.6
-    ),  # of eleven forms that were tried the only one whose samples the judge ever liked better: docs/log.md
+    ),  # of the forms that were tried the only one whose samples the judge ever liked better: docs/log.md
     stop_above=0.15,
     snapshot_every=50,
 )
