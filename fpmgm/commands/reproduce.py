@@ -82,7 +82,7 @@ class ReproduceCommand:
     contest_samples: int = 86
     """Samples a cell and model of the contest's headline lines: three seeds of training make 258 a cell."""
     second_judge: str = "smollm2"
-    """Who judges the first seeds of the contest's headline lines too, with their best reuse; empty: nobody."""
+    """Who judges the contest's headline lines too, with their best reuse; empty: nobody."""
 
     def __post_init__(self) -> None:
         choose("report", self.report, REPORTS)
