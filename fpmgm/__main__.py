@@ -23,6 +23,7 @@ commands:
   evaluate [MODEL ...]       validation and generative perplexity, diversity, cost, side by side
   sweep PRESET [MODEL ...]   a grid of sampling settings: budgets, steps, allocations, reuse, nucleus, solver, grid
   analyse MODEL cka          how alike the layers of a model are
+  analyse MODEL optimum      what a stage of consistency could gain at best, without training it
   analyse RUN dynamics       quality, entropy and perplexity of a run's snapshots, by update
   benchmark [NAME ...]       latency, throughput, memory and time per update of models or recipes, in one run
   reproduce [REPORT]         the paper's tables in miniature, resumable: text-mini, tuning, injections
@@ -121,9 +122,12 @@ def _sweep(arguments: Sequence[str]) -> None:
 def _analyse(arguments: Sequence[str]) -> None:
     from fpmgm.commands.analyse import AnalyseCommand, run_analyse
     from fpmgm.commands.dynamics import DynamicsCommand, run_dynamics
+    from fpmgm.commands.optimum import OptimumCommand, run_optimum
 
     if list(arguments[1:2]) == ["dynamics"]:
         run_dynamics(_parse(DynamicsCommand, "analyse RUN dynamics", arguments))
+    elif list(arguments[1:2]) == ["optimum"]:
+        run_optimum(_parse(OptimumCommand, "analyse MODEL optimum", arguments))
     else:
         run_analyse(_parse(AnalyseCommand, "analyse", arguments))
 

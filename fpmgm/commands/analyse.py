@@ -26,7 +26,7 @@ class AnalyseCommand:
     model: Annotated[str, tyro.conf.Positional]
     """A bundled model, a model folder, or a hub id owner/name."""
     analysis: Annotated[str, tyro.conf.Positional] = "cka"
-    """cka: how alike the layers are. (dynamics is for run folders: analyse RUN dynamics.)"""
+    """cka: how alike the layers are. (Others have fields of their own: analyse MODEL optimum, analyse RUN dynamics.)"""
     data: str = "poetry"
     """The text it is analysed on, held out as in training."""
     num_sequences: int = 128

@@ -12,7 +12,7 @@ from fpmgm.names import choose
 RANGES = {"temperature": (0.3, 1.5), "top_p": (0.05, 1.0)}
 """Where each knob is searched; entropy rises with both."""
 FIRST_STEP = 0.1
-WITHIN = 0.02
+WITHIN = 0.01
 """Entropies this near are equal."""
 
 
