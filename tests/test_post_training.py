@@ -293,6 +293,7 @@ def test_a_teacher_of_another_vocabulary_is_refused(config: Training, fixed: str
     [
         ({"consistency": ConsistencyConfig(weight=0.1), "sdtt": DistillationConfig(rounds=2)}, "both set"),
         ({"sdtt": DistillationConfig(rounds=2)}, "there is no init; give --init"),
+        ({"consistency": ConsistencyConfig(weight=0.1, teacher="init")}, "teacher is init, and there is no init"),
         ({"init_map": "1/2/3"}, "there is no init to map"),
         ({"init": "x", "init_map": "1/2"}, "write pre/fixed-point/post layers"),
         ({"stop_above": -0.1}, "stop_above is -0.1"),
@@ -331,6 +332,18 @@ def test_a_wrong_setting_of_the_consistency_is_refused_whether_or_not_it_is_used
 ) -> None:
     with pytest.raises(ValueError, match=message):
         ConsistencyConfig(weight=weight, **settings)
+
+
+def test_the_teacher_init_is_the_frozen_model_that_the_run_starts_from(
+    config: Training, fixed: str, tmp_path: Path
+) -> None:
+    runs = {}
+    for teacher in ("init", fixed, "self"):
+        consistency = ConsistencyConfig(weight=1.0, teacher=teacher)
+        run = replace(config, init=fixed, consistency=consistency, out=str(tmp_path / f"from-{len(runs)}"))
+        train(run, "test")
+        runs[teacher] = losses_of(run)
+    assert runs["init"] == runs[fixed] != runs["self"]
 
 
 def test_the_rounds_of_sdtt_cannot_be_moved_by_a_resumed_run(config: Training, fixed: str) -> None:

@@ -51,7 +51,7 @@ TEXT_MINI_COFRE = replace(
     STAGE,
     init="text-mini",
     consistency=ConsistencyConfig(
-        weight=3.0, teacher="text-mini", distance="kl-bwd", positions="both-masked", gap_min=0.3, gap_max=0.6
+        weight=3.0, teacher="init", distance="kl-bwd", positions="both-masked", gap_min=0.3, gap_max=0.6
     ),
     optim=replace(STAGE.optim, lr=1e-4, ema=0.99),  # at 3e-4, seeds of one recipe differ by more than it gains
     updates=300,
@@ -63,7 +63,6 @@ TEXT_MINI_MDLM_CONS = replace(
     TEXT_MINI_COFRE,
     init="text-mini-mdlm",
     model=TEXT_MINI_MDLM.model,
-    consistency=replace(TEXT_MINI_COFRE.consistency, teacher="text-mini-mdlm"),
     updates=200,  # as long as the other on one core
 )
 

@@ -14,7 +14,7 @@ from fpmgm.training.optim import OptimConfig
 from fpmgm.training.trackers import check_trackers
 
 Objective = MaskedCrossEntropy | NextToken | Consistency | SelfDistillation
-SELF, EMA = "self", "ema"
+SELF, EMA, INIT = "self", "ema", "init"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,8 @@ class ConsistencyConfig:
     warmup: float = 1 / 6
     """The share of the run over which the weight rises from 0."""
     teacher: str = SELF
-    """self (L_CONS), ema (the moving average), or a frozen model: a bundled one, a folder or a hub id."""
+    """self (L_CONS), ema (the moving average), or a frozen model: init (what the run starts from), a bundled one, a
+    folder or a hub id."""
     distance: str = "mse"
     """Of what the head reads: mse, cosine. Of logits: projected-cosine, kl (teacher || student), kl-bwd."""
     positions: str = "student-masked"
@@ -166,6 +167,8 @@ class Training:
             raise ValueError("consistency and SDTT are for masked models, and model.is_causal is set")
         if self.sdtt.rounds and not self.init:
             raise ValueError("SDTT distils a trained model into itself, and there is no init; give --init")
+        if self.consistency.weight and self.consistency.teacher == INIT and not self.init:
+            raise ValueError("consistency.teacher is init, and there is no init; give --init, or another teacher")
         self.objective()  # its settings are checked before any work is done
 
     @property

@@ -11,7 +11,7 @@ from fpmgm.convert import check_map, to_fixed_point
 from fpmgm.data.text import PackedText
 from fpmgm.denoiser import Denoiser
 from fpmgm.layer_map import LayerMap
-from fpmgm.training.config import EMA, SELF, Training
+from fpmgm.training.config import EMA, INIT, SELF, Training
 
 OF_STATES = {name for name, of_states in DISTANCES.items() if of_states}
 """Distances that compare hidden states, so that student and teacher must be of one width."""
@@ -96,8 +96,10 @@ def _check_alike(init: str, teacher: str) -> None:
 
 
 def _teacher_name(config: Training) -> str:
-    is_named = config.consistency.weight and config.consistency.teacher not in (SELF, EMA)
-    return config.consistency.teacher if is_named else ""
+    name = config.consistency.teacher
+    if not config.consistency.weight or name in (SELF, EMA):
+        return ""
+    return config.init if name == INIT else name
 
 
 def _check_length(who: str, source: MDLMConfig, config: Training) -> None:
