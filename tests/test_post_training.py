@@ -356,7 +356,7 @@ def test_the_rounds_of_sdtt_cannot_be_moved_by_a_resumed_run(config: Training, f
 def test_the_dynamics_of_a_run_are_those_of_its_snapshots(
     config: Training, fixed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = replace(config, init=fixed, snapshot_every=3, validate_every=3, stop_above=5.0)
+    config = replace(config, init=fixed, snapshot_every=3, validate_every=3)
     train(config, "test")
     command = ["analyse", config.out, "dynamics", "--budgets", "6", "9", "--num-samples", "2", "--judge", ""]
     assert main(command) == 0
@@ -366,6 +366,10 @@ def test_the_dynamics_of_a_run_are_those_of_its_snapshots(
     assert [line.split("|")[1].strip() for line in lines] == ["0", "0", "3", "3", "6", "6"]
     measured = {row["update"]: row.get("validation_perplexity") for row in read_metrics(Path(config.out))}
     assert f"{measured[3]:.2f}" in lines[2]
+    start = json.loads((Path(config.out) / "start.json").read_text())["validation_perplexity"]
+    x = held_out_sequences(load_text(config.data), config.validation_sequences)
+    assert start == pytest.approx(perplexity(load(fixed).denoiser, x, num_iters=config.validation_iters).value)
+    assert f"{start:.2f}" in lines[0]
     capsys.readouterr()
     assert main(["analyse", str(tmp_path / "fixed"), "dynamics"]) == 2
     assert "has no snapshots; train with --snapshot-every N" in capsys.readouterr().err

@@ -71,7 +71,7 @@ def with_update(row: Row, validation: dict[int, float]) -> Row:
 
 
 def validation_by_update(run: Path) -> dict[int, float]:
-    """What a run has measured of itself, the start among it if the run has a stopping rule."""
+    """What a run has measured of itself, the start among it."""
     rows: list[dict[str, Any]] = read_metrics(run)
     found = {row["update"]: row["validation_perplexity"] for row in rows if "validation_perplexity" in row}
     start = run / "start.json"

@@ -155,9 +155,10 @@ class Run:
         """Update until done, with metrics, validation and checkpoints."""
         config, is_main = self.config, self.accelerator.is_main_process
         trackers = start_tracking(config.trackers, self.folder, flat(asdict(config)), self.done) if is_main else []
-        limit = self._limit() if is_main and config.stop_above else math.inf
+        limit = self._start() * (1 + config.stop_above) if is_main and config.stop_above else math.inf
         if is_main and config.snapshot_every and self.done == 0:
             self._keep_snapshot()
+            self._start()
         with Progress("update", config.updates, self.done, is_shown=is_main) as progress:
             while self.done < config.updates and not self.is_stopped:
                 start = time.perf_counter()
@@ -188,13 +189,13 @@ class Run:
                 file=sys.stderr,
             )
 
-    def _limit(self) -> float:
-        """The validation perplexity that ends the run: that of its start, measured once, and `stop_above` more."""
+    def _start(self) -> float:
+        """The validation perplexity of the start, measured once."""
         file = self.folder / "start.json"
         if not file.exists():
             _write_json(file, self.validate())
         start: float = json.loads(file.read_text())["validation_perplexity"]
-        return start * (1 + self.config.stop_above)
+        return start
 
     def _any_process(self, flag: bool) -> bool:
         return bool(self.accelerator.reduce(torch.tensor(float(flag), device=self.accelerator.device), "sum") > 0)
