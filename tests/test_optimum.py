@@ -116,7 +116,10 @@ def test_analyse_optimum_compares_a_model_with_its_optimum_and_with_itself_at_it
     command = ["analyse", "text-mini", "optimum", "--num-samples", "2", "--num-inputs", "1", "--length", "16"]
     assert main([*command, "--budgets", "6", "--judge", "", "--out", str(tmp_path)]) == 0
     rows = json.loads((tmp_path / "rows.json").read_text())
-    assert [row["drawn_from"] for row in rows] == ["the model", "the geometric mean", "the model, entropy matched"]
+    assert [row["drawn_from"] for row in rows[:2]] == ["the model", "the geometric mean"]
+    target, found = (row["metrics"]["entropy"]["value"] for row in rows[1:])
+    is_met = abs(target - found) <= 0.005
+    assert rows[2]["drawn_from"] == f"the model, entropy {'matched' if is_met else 'nearly matched'}"
     assert [row["length"] for row in rows] == [16] * 3
     assert (tmp_path / "table.md").read_text() in capsys.readouterr().out
 
