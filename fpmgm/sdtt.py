@@ -14,9 +14,9 @@ from fpmgm.denoiser import Denoiser
 from fpmgm.draws import categorical
 from fpmgm.masking import linear, masked_below
 from fpmgm.names import choose
-from fpmgm.objectives import Losses, MaskedCrossEntropy, Noise, in_parts, not_padding
+from fpmgm.objectives import LOGITS_AT_ONCE, Losses, MaskedCrossEntropy, Noise, in_parts, not_padding
 from fpmgm.teachers import DIVERGENCES, log_probabilities, teacher_features
-from fpmgm.types import Features, PerChoice, PerSequence, Tokens
+from fpmgm.types import Chosen, Features, PerChoice, PerSequence, Tokens
 
 SMALLEST_TIME = 1e-5
 
@@ -114,14 +114,23 @@ class SelfDistillation:
         said: Tensor | None = None
         t = noise.t.to(z.device).double()
         times = TIMES[self.times](t, noise.dt, self.num_teacher_steps).clamp_min(SMALLEST_TIME)
-        for t, reveal, token in zip(times, noise.reveal.to(z.device), noise.token.to(z.device), strict=True):
+        steps = zip(times, noise.reveal.to(z.device), noise.token.to(z.device), strict=True)
+        for index, (t, reveal, token) in enumerate(steps, start=1):
             masked = z == teacher.mask_id
             features = teacher_features(teacher, z, t.float(), masked, noise, self.base.solver)
             if said is None:
                 said = features.new_zeros(*z.shape, features.shape[-1])
             said[masked] = features
+            if index == self.num_teacher_steps:
+                break  # what the last step would write nobody reads
             revealed = masked & (reveal < (noise.dt / t)[:, None])
-            log_p = log_probabilities(teacher, features[revealed[masked]]).double()
-            z = z.masked_scatter(revealed, categorical(log_p, token[revealed].double()))
+            z = z.masked_scatter(revealed, _drawn(teacher, features[revealed[masked]], token[revealed]))
         assert said is not None
         return said
+
+
+def _drawn(teacher: Denoiser, features: Features, u: PerChoice) -> Chosen:
+    """Tokens that the teacher draws at chosen positions, some at a time: float64 logits of a large head fill memory."""
+    at_once = max(1, LOGITS_AT_ONCE // teacher.vocab_size)
+    parts = zip(features.split(at_once), u.double().split(at_once), strict=True)
+    return torch.cat([categorical(log_probabilities(teacher, some).double(), of) for some, of in parts])

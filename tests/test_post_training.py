@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.normalizers import Lowercase
 
 from fpmgm.__main__ import main
 from fpmgm.backbones.dit import Network, mdlm
@@ -278,7 +280,29 @@ def test_a_teacher_that_reads_otherwise_than_the_start_is_refused_before_any_tex
     assert "has another tokenizer than init" in refused(config, init=fixed, consistency=kl)
 
 
-def test_a_teacher_of_another_vocabulary_is_refused(config: Training, fixed: str, tmp_path: Path) -> None:
+def test_a_teacher_whose_tokenizer_has_the_same_symbols_but_reads_otherwise_is_refused(
+    config: Training, fixed: str, tmp_path: Path
+) -> None:
+    source = load(fixed)
+    tokenizer = Tokenizer.from_str(source.tokenizer)
+    tokenizer.normalizer = Lowercase()
+    replace(source, tokenizer=tokenizer.to_str()).save(tmp_path / "lower")
+    kl = ConsistencyConfig(weight=0.1, teacher=str(tmp_path / "lower"), distance="kl")
+    assert "has another tokenizer than init" in refused(config, init=fixed, consistency=kl)
+    assert "has another tokenizer than the run" in refused(config, consistency=kl)
+
+
+def test_a_start_with_another_network_is_refused_before_any_text_is_read(
+    config: Training, plain: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "load_text", lambda *_: pytest.fail("read text"))
+    assert "has num_pre 3, and the run has 1" in refused(config, init=plain)
+
+
+def test_a_teacher_of_another_vocabulary_is_refused_before_any_text_is_read(
+    config: Training, fixed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "load_text", lambda *_: pytest.fail("read text"))
     source = load(fixed)
     sizes: dict[str, Any] = {"vocab_size": source.config.vocab_size + 1, "mask_id": source.config.vocab_size}
     network = replace(source.config, **sizes)
@@ -297,6 +321,8 @@ def test_a_teacher_of_another_vocabulary_is_refused(config: Training, fixed: str
         ({"init_map": "1/2/3"}, "there is no init to map"),
         ({"init": "x", "init_map": "1/2"}, "write pre/fixed-point/post layers"),
         ({"stop_above": -0.1}, "stop_above is -0.1"),
+        ({"stop_above": math.nan}, "stop_above is nan"),
+        ({"init": "x", "updates": 10, "sdtt": DistillationConfig(rounds=7)}, "10 updates cannot be cut into 7 equal"),
         ({"model": replace(PLAIN, is_causal=True), "sdtt": DistillationConfig(rounds=2)}, "are for masked models"),
     ],
 )
@@ -344,6 +370,25 @@ def test_the_teacher_init_is_the_frozen_model_that_the_run_starts_from(
         train(run, "test")
         runs[teacher] = losses_of(run)
     assert runs["init"] == runs[fixed] != runs["self"]
+
+
+def test_a_divergence_that_sums_over_symbols_is_not_taken_for_a_broken_run(
+    config: Training, fixed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "BAD_LOSS", 1e-9)
+    sdtt = DistillationConfig(rounds=1, first_steps=4, divergence="tvd")
+    train(replace(config, init=fixed, sdtt=sdtt, updates=2), "test")
+    with pytest.raises(FloatingPointError, match="the loss is"):
+        train(replace(config, init=fixed, sdtt=replace(sdtt, divergence="kl-fwd"), out=config.out + "-kl"), "test")
+
+
+def test_what_a_stopping_limit_was_measured_with_cannot_be_changed_by_a_resumed_run(
+    config: Training, fixed: str
+) -> None:
+    config = replace(config, init=fixed, stop_above=5.0)
+    train(config, "test")
+    with pytest.raises(ValueError, match="holds a run with validation_sequences 8, not 4"):
+        train(replace(config, updates=8, validation_sequences=4), "test")
 
 
 def test_the_rounds_of_sdtt_cannot_be_moved_by_a_resumed_run(config: Training, fixed: str) -> None:

@@ -91,6 +91,7 @@ def test_the_loss_is_the_mean_divergence_over_masked_tokens(small_model: Build, 
 def test_the_published_times_are_skewed_and_the_corrected_ones_are_where_steps_begin() -> None:
     t = torch.tensor([0.5, 1.0], dtype=torch.float64)
     assert published_times(t, 1e-9, 2).flatten().tolist() == pytest.approx([0.75, 1.0, 0.25, 0.0], abs=1e-6)
+    assert published_times(t, 0.1, 2).flatten().tolist() == pytest.approx([0.65, 1.0, 0.15, 0.0])
     assert corrected_times(t, 0.1, 3)[:, 0].tolist() == pytest.approx([0.5, 0.4, 0.3])
 
 

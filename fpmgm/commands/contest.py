@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from fpmgm.checkpoint import find_folder, load, read_config
 from fpmgm.commands.evaluate import VALIDATION_ITERS, announce
 from fpmgm.evaluation.held_out import held_out_sequences, text_for
+from fpmgm.evaluation.judges import load_judge
 from fpmgm.evaluation.likelihood import perplexity
 from fpmgm.evaluation.matched import is_near
 from fpmgm.evaluation.plots import lines_by_update, quality_against_cost
@@ -38,7 +39,7 @@ class Contestant:
     """Fields of the recipe that differ."""
     num_seeds: int = 1
     is_headline: bool = False
-    """Whether it has, with its best reuse, more samples a cell, a second judge, and its entropy matched."""
+    """Whether it has, with its usual reuse, more samples a cell."""
 
     def folders(self, runs: Path) -> Iterator[tuple[int, Path]]:
         """(seed, run folder) of every run there is to make."""
@@ -127,8 +128,9 @@ class Line(NamedTuple):
     name: str
     reuse: str
     models: list[str]
-    is_headline: bool
-    """Whether it has more samples, is judged twice, and its entropy matched."""
+    is_usual: bool
+    """Whether it is judged twice and its entropy matched."""
+    num_samples: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,17 +144,21 @@ class Contest:
     """Entropies are matched to the first one's."""
     budgets: tuple[int, ...] = (24, 48, 96, 192, 384)
     reuses: tuple[str, ...] = REUSES
-    """How models with a fixed point are sampled; all seeds with the best of them, the first seed with the others."""
+    """How models with a fixed point are sampled; all seeds as usual (three-state), the first seed with the others."""
     num_samples: int = 86
-    """Samples a cell and model of the headline lines: three seeds are 258."""
+    """Samples a cell and model of the headline lines with their usual reuse: three seeds are 258."""
     num_rest: int = 128
     """Samples a cell of the others."""
     judge: str = ""
     second_judge: str = "smollm2"
-    """Who judges the headline lines too, with their best reuse; empty: nobody."""
+    """Who judges all lines with their usual reuse too; empty: nobody."""
     knob: str = "temperature"
     """What is turned until entropies meet."""
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for num_samples in (self.num_samples, self.num_rest):
+            Protocol(num_samples=num_samples)  # refused before hours of training
 
     @property
     def claims(self) -> Path:
@@ -166,6 +172,8 @@ class Contest:
 
     def run(self) -> str:
         """Train, measure and write, together with whoever else does; returns the Markdown of the report."""
+        for judge in filter(None, (self.judge, self.second_judge)):
+            load_judge(judge)  # one that is not there is found before hours of training
         models = self._models()
         lines = [line for contestant in self.contestants for line in self._lines(contestant, models[contestant.name])]
         validation = {
@@ -180,17 +188,18 @@ class Contest:
         if self.second_judge:
             parts.append(f"### Judge: {self.second_judge}\n\n{self._table(second)}")
         entropies = self._entropies(rows)
-        headlines = [line for line in lines if line.is_headline]
-        matched = self._share(headlines, partial(self._matched, entropies))
+        usual = [line for line in lines if line.is_usual]
+        matched = self._share(usual, partial(self._matched, entropies))
         title = f"### Matched: {self.knob} turned until the entropy is that of {self.reference} at the budget"
         parts.append(f"{title}\n\n{self._table([row for own in matched for row in own])}")
         return "\n\n".join(parts)
 
     def _lines(self, contestant: Contestant, models: list[str]) -> Iterator[Line]:
-        best = _best_reuse(models[0])
-        for reuse in self.reuses if _has_fixed_point(models[0]) else (best,):
-            is_best = reuse == best
-            yield Line(contestant.name, reuse, models if is_best else models[:1], contestant.is_headline and is_best)
+        usual = _usual_reuse(models[0])
+        for reuse in self.reuses if _has_fixed_point(models[0]) else (usual,):
+            is_usual = reuse == usual
+            num_samples = self.num_samples if contestant.is_headline and is_usual else self.num_rest
+            yield Line(contestant.name, reuse, models if is_usual else models[:1], is_usual, num_samples)
 
     def _models(self) -> dict[str, list[str]]:
         """Of every contestant; runs that are not finished are made or gone on with."""
@@ -208,10 +217,10 @@ class Contest:
         return list(share(work, self.claims).values())
 
     def _judged(self, line: Line, model: str) -> tuple[list[Row], list[Row]]:
-        """By the judge and, if it is a headline, by the second, while the samples are at hand."""
+        """By the judge and, with the usual reuse, by the second, while the samples are at hand."""
         cells = [self._cell(line, model, budget) for budget in self.budgets]
         first = self._measure(line, cells, self.judge)
-        is_read = self.second_judge and line.is_headline
+        is_read = self.second_judge and line.is_usual
         return first, self._measure(line, cells, self.second_judge) if is_read else []
 
     def _matched(self, entropies: dict[int, float], line: Line, model: str) -> list[Row]:
@@ -234,7 +243,7 @@ class Contest:
 
     def _measure(self, line: Line, cells: Sequence[Cell], judge: str) -> list[Row]:
         """A row for every cell."""
-        protocol = Protocol(num_samples=self.num_samples if line.is_headline else self.num_rest, judge=judge)
+        protocol = Protocol(num_samples=line.num_samples, judge=judge)
         rows = run_sweep(cells, protocol, self.folder / "contest.jsonl", on_cell=announce)
         return [{**row, "line": (line.name, line.reuse), "budget": row["sampling"]["budget"]} for row in rows]
 
@@ -282,16 +291,16 @@ class Contest:
         return float(append_row(file, row)["value"])
 
     def _pictures(self, rows: Sequence[Row]) -> list[str]:
-        """Quality against cost of each contestant's best reuse, over its seeds, and the loss of the adaptations."""
+        """Quality against cost with the usual reuse, over seeds, and the loss of the adaptations."""
         name = "perplexity_per_sample" if self.judge else "entropy"
         by_cell: dict[tuple[str, int], list[Row]] = {}
         for row in rows:
-            if row["line"][1] == _best_reuse(row["model"]):
+            if row["line"][1] == _usual_reuse(row["model"]):
                 by_cell.setdefault((row["line"][0], row["budget"]), []).append(row)
         best = [{**own[0], "model": line, "metrics": {name: over_seeds(own)}} for (line, _), own in by_cell.items()]
         title = "generative perplexity" if self.judge else "unigram entropy"
         quality_against_cost(best, name, title, self.folder / "contest")
-        found = ["![Quality against cost, the best reuse; of three seeds their mean and span](contest.png)"]
+        found = ["![Quality against cost, three-state reuse; of three seeds their mean and span](contest.png)"]
         series = {
             contestant.name: [(row["update"], row["base"]) for row in read_metrics(folder)]
             for contestant in self.contestants
@@ -331,8 +340,8 @@ def _validation_table(found: dict[str, list[float]]) -> str:
     return "\n".join(lines)
 
 
-def _best_reuse(model: str) -> str:
-    """What pictures show, and what entropies are matched with."""
+def _usual_reuse(model: str) -> str:
+    """The paper's: what pictures show, and what entropies are matched with."""
     return REUSES[-1] if _has_fixed_point(model) else REUSES[0]
 
 

@@ -82,14 +82,14 @@ class ReproduceCommand:
     contest_samples: int = 86
     """Samples a cell and model of the contest's headline lines: three seeds of training make 258 a cell."""
     second_judge: str = "smollm2"
-    """Who judges the contest's headline lines too, with their best reuse; empty: nobody."""
+    """Who judges all lines of the contest with three-state (or, of a plain stack, no) reuse too; empty: nobody."""
 
     def __post_init__(self) -> None:
         choose("report", self.report, REPORTS)
 
 
 def run_reproduce(command: ReproduceCommand) -> None:
-    """Run every stage and the contest, and write the report."""
+    """Run every stage and the contest, and write the report of those that were asked for."""
     console = open_console()
     report = REPORTS[command.report]
     folder = Path(command.out or f"docs/results/{command.report}")
@@ -129,10 +129,10 @@ def _sweep(stage: Stage, command: ReproduceCommand, folder: Path, judge: str) ->
 
 def _rules(command: ReproduceCommand) -> str:
     return (
-        f"{command.contest_samples} samples a cell and seed of training in the headline lines, with their best reuse; "
-        f"{command.num_samples} in the others, of the first seed. A cell is the generative perplexity with its 95 % "
-        "interval over samples, or, of several seeds of training, their mean and all that their intervals span; the "
-        "entropy is in brackets."
+        f"{command.contest_samples} samples a cell and seed of training in the headline lines with three-state (or, of "
+        f"a plain stack, no) reuse; {command.num_samples} in the others, of the first seed. A cell is the generative "
+        "perplexity with its 95 % interval over samples, or, of several seeds of training, their mean and all that "
+        "their intervals span; the entropy is in brackets."
     )
 
 

@@ -12,6 +12,8 @@ from fpmgm.names import choose
 RANGES = {"temperature": (0.3, 1.5), "top_p": (0.05, 1.0)}
 """Where each knob is searched; entropy rises with both."""
 FIRST_STEP = 0.1
+SLOPE = 1.0
+"""A guess of how many nats a setting higher by 1 adds: a small difference is met in the first step if it holds."""
 WITHIN = 0.01
 """Entropies this near are equal."""
 
@@ -46,10 +48,11 @@ def match_entropy(
     them meets it. Every try may be a minute of sampling, and most searches take three.
     """
     low, high = choose("knob", knob, RANGES)
-    setting, step = min(max(start, low), high), FIRST_STEP
+    setting, step = min(max(start, low), high), 0.0
     tried: list[Matched] = []
     for _ in range(max_tries):
         found = entropy(setting)
+        step = step or min(FIRST_STEP, abs(found - target) / SLOPE)
         tried.append(Matched(setting=setting, entropy=found, is_met=is_near(found, target, within)))
         too_low = [each for each in tried if each.entropy < target]
         too_high = [each for each in tried if each.entropy >= target]

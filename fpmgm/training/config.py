@@ -26,7 +26,7 @@ class ConsistencyConfig:
     warmup: float = 1 / 6
     """The share of the run over which the weight rises from 0."""
     teacher: str = SELF
-    """self (L_CONS), ema (the moving average), or a frozen model: init (what the run starts from), a bundled one, a
+    """self (L_CONS), ema (the moving average), or a frozen model: init (that of --init, as it is), a bundled one, a
     folder or a hub id."""
     distance: str = "mse"
     """Of what the head reads: mse, cosine. Of logits: projected-cosine, kl (teacher || student), kl-bwd."""
@@ -155,7 +155,7 @@ class Training:
         choose("injection_start", self.injection_start, {"random": None, "mean": None})
         check_trackers(self.trackers)
         for name in ("stop_above", "snapshot_every"):
-            if getattr(self, name) < 0:
+            if not getattr(self, name) >= 0:  # nan neither
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 (never) or above")
         if self.init_map:
             LayerMap.parse(self.init_map)
@@ -167,6 +167,10 @@ class Training:
             raise ValueError("consistency and SDTT are for masked models, and model.is_causal is set")
         if self.sdtt.rounds and not self.init:
             raise ValueError("SDTT distils a trained model into itself, and there is no init; give --init")
+        if self.sdtt.rounds and -(-self.updates // -(-self.updates // self.sdtt.rounds)) != self.sdtt.rounds:
+            raise ValueError(
+                f"{self.updates} updates cannot be cut into {self.sdtt.rounds} equal rounds; give a multiple of that"
+            )
         if self.consistency.weight and self.consistency.teacher == INIT and not self.init:
             raise ValueError("consistency.teacher is init, and there is no init; give --init, or another teacher")
         self.objective()  # its settings are checked before any work is done

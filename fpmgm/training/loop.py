@@ -232,7 +232,7 @@ class Run:
             terms = {name: value + terms.get(name, 0) for name, value in losses.terms.items()}
             residual += float(losses.residual.mean()) / len(parts)
         total = float(accelerator.reduce(loss, "sum"))
-        if not total < BAD_LOSS * math.log(self.network.vocab_size):  # nan too
+        if not total < self._bad_loss:  # nan too
             raise FloatingPointError(
                 f"the loss is {total} at update {update + 1}: lower --optim.lr (now {config.optim.lr}) or --optim.clip "
                 f"(now {config.optim.clip}); the last checkpoint, after update {_last(self.folder)}, is as it was"
@@ -242,6 +242,12 @@ class Run:
         self.ema.update_parameters(self.denoiser)
         summed = {name: float(accelerator.reduce(value, "sum")) for name, value in terms.items()}
         return {"loss": total, **summed, "lr": lr, "grad_norm": norm, "residual": residual}
+
+    @property
+    def _bad_loss(self) -> float:
+        """Far above what knowing nothing costs; of sums over symbols nobody knows what that is."""
+        is_in_nats = not self.config.sdtt.rounds or self.config.sdtt.divergence.startswith("kl")
+        return BAD_LOSS * math.log(self.network.vocab_size) if is_in_nats else math.inf
 
     def validate(self) -> dict[str, float]:
         """Validation perplexity of the moving average, with its error."""
@@ -277,7 +283,11 @@ def _check_same(folder: Path, config: Training) -> None:
         return
     settings = flat(asdict(config))
     before = flat(asdict(Training())) | json.loads(file.read_text())  # a setting that is newer than the run was so
-    may_change = MAY_CHANGE - {"updates"} if config.sdtt.rounds else MAY_CHANGE  # rounds are shares of the run
+    may_change = MAY_CHANGE
+    if config.sdtt.rounds:
+        may_change = may_change - {"updates"}  # rounds are shares of the run
+    if config.stop_above:
+        may_change = may_change - {"validation_sequences", "validation_iters"}  # the limit was measured with them
     for key in sorted(set(before) | set(settings)):
         if json.dumps(before.get(key)) != json.dumps(settings.get(key)) and key not in may_change:
             raise ValueError(

@@ -1,5 +1,6 @@
 """Where a run starts: fresh weights or another model's, and the frozen teacher beside it."""
 
+import json
 from dataclasses import fields, replace
 
 from tokenizers import Tokenizer
@@ -26,6 +27,8 @@ def check_named_models(config: Training) -> None:
         if config.init_map:
             check_map(source, LayerMap.parse(config.init_map))
         _check_length(f"init {config.init}", source, config)
+        if not config.init_map:
+            _check_network(config.init, source, replace(config.network, **_symbols(source)))  # the text tells its own
     if name := _teacher_name(config):
         source = read_config(find_folder(name))
         if source.is_causal:
@@ -38,6 +41,7 @@ def check_named_models(config: Training) -> None:
             )
         if config.init:
             _check_alike(config.init, name)
+            _check_symbols(name, source, read_config(find_folder(config.init)))
 
 
 def first_weights(config: Training, network: MDLMConfig, text: PackedText) -> Denoiser:
@@ -51,10 +55,7 @@ def first_weights(config: Training, network: MDLMConfig, text: PackedText) -> De
     check_tokenizer(f"init {config.init}", model, text)
     if config.init_map:
         model = to_fixed_point(model, LayerMap.parse(config.init_map), injection=network.injection)
-    for field in fields(MDLMConfig):
-        theirs, ours = getattr(model.config, field.name), getattr(network, field.name)
-        if theirs != ours and field.name not in TRAINING_ONLY:
-            raise ValueError(f"init {config.init} has {field.name} {theirs}, and the run has {ours}")
+    _check_network(config.init, model.config, network)
     denoiser = mdlm(replace(network, vocab_size=model.config.vocab_size))
     denoiser.load_state_dict(model.denoiser.state_dict())
     return denoiser
@@ -67,12 +68,7 @@ def named_teacher(config: Training, network: MDLMConfig, text: PackedText) -> De
         return None
     model = load(name)
     check_tokenizer(f"teacher {name}", model, text)
-    theirs, ours = ((each.vocab_size, each.mask_id) for each in (model.config, network))
-    if theirs != ours:
-        raise ValueError(
-            f"teacher {name} has {theirs[0]} symbols, of which {theirs[1]} is the mask, and the run has {ours[0]} and "
-            f"{ours[1]}; a teacher must have the student's"
-        )
+    _check_symbols(name, model.config, network)
     return model.denoiser.eval().requires_grad_(False)
 
 
@@ -80,19 +76,42 @@ def check_tokenizer(who: str, model: Model, text: PackedText) -> None:
     """A ValueError if a model reads text otherwise than the run does."""
     if not model.tokenizer:
         return
-    if Tokenizer.from_str(model.tokenizer).get_vocab() != text.tokenizer.get_vocab():
+    if not reads_alike(Tokenizer.from_str(model.tokenizer), text.tokenizer):
         raise ValueError(f"{who} has another tokenizer than the run; give --data.tokenizer its tokenizer.json")
+
+
+def _check_network(init: str, source: MDLMConfig, network: MDLMConfig) -> None:
+    for field in fields(MDLMConfig):
+        theirs, ours = getattr(source, field.name), getattr(network, field.name)
+        if theirs != ours and field.name not in TRAINING_ONLY:
+            raise ValueError(f"init {init} has {field.name} {theirs}, and the run has {ours}")
+
+
+def _symbols(network: MDLMConfig) -> dict[str, int]:
+    return {"vocab_size": network.vocab_size, "mask_id": network.mask_id}
+
+
+def _check_symbols(teacher: str, theirs: MDLMConfig, ours: MDLMConfig) -> None:
+    if _symbols(theirs) != _symbols(ours):
+        raise ValueError(
+            f"teacher {teacher} has {theirs.vocab_size} symbols, of which {theirs.mask_id} is the mask, and the run "
+            f"has {ours.vocab_size} and {ours.mask_id}; a teacher must have the student's"
+        )
 
 
 def _check_alike(init: str, teacher: str) -> None:
     """A ValueError if the student's start and its teacher read text differently, before any text is fetched."""
     files = [find_folder(name) / "tokenizer.json" for name in (init, teacher)]
-    if all(file.is_file() for file in files):
-        own, theirs = (Tokenizer.from_file(str(file)).get_vocab() for file in files)
-        if own != theirs:
-            raise ValueError(
-                f"teacher {teacher} has another tokenizer than init {init}; a teacher must have the student's"
-            )
+    if not all(file.is_file() for file in files):
+        return
+    if not reads_alike(*(Tokenizer.from_file(str(file)) for file in files)):
+        raise ValueError(f"teacher {teacher} has another tokenizer than init {init}; a teacher must have the student's")
+
+
+def reads_alike(one: Tokenizer, other: Tokenizer) -> bool:
+    """Whether two tokenizers cut any text into the same symbols, by all that they are made of."""
+    ours, theirs = (json.loads(each.to_str()) for each in (one, other))
+    return all(ours[part] == theirs[part] for part in ("normalizer", "pre_tokenizer", "model", "added_tokens"))
 
 
 def _teacher_name(config: Training) -> str:
