@@ -18,7 +18,7 @@ from fpmgm.denoiser import Denoiser
 
 KIND = "fpmgm-mdlm"
 BUNDLED = Path(__file__).parent / "models"
-DEFAULT = "text-mini"
+DEFAULT = "text-mini-cofre"
 """The bundled model that is meant when none is named."""
 
 

@@ -16,7 +16,7 @@ def report(name: str) -> dict[str, Any]:
     return found
 
 
-def test_the_default_model_is_better_than_a_5_gram_model_of_the_tokens_it_has_seen() -> None:
+def test_the_base_model_is_better_than_a_5_gram_model_of_the_tokens_it_has_seen() -> None:
     found = report("text-mini")
     assert found["value"] + 2 * found["error"] < found["ngram_of_seen"]["stupid_backoff"]
 

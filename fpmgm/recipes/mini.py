@@ -4,7 +4,7 @@ fpmgm train text-mini             FP-MDLM, 1/1/1 blocks
 fpmgm train text-mini-mdlm        MDLM, 12 blocks
 fpmgm train text-mini-judge       a causal model of 12 blocks, to judge samples with; 3,000 updates
 
-Stages that start from the bundled base models, 13 to 22 minutes each on one core; scores are in docs/log.md:
+Stages that start from the bundled base models, 13 to 25 minutes each on one busy core; scores are in docs/log.md:
 
 fpmgm train text-mini-cofre       FP-MDLM, consistency across steps (L_CONS)
 fpmgm train text-mini-mdlm-cons   MDLM, the same
