@@ -363,7 +363,7 @@ def test_a_wrong_setting_of_the_consistency_is_refused_whether_or_not_it_is_used
 def test_the_teacher_init_is_the_frozen_model_that_the_run_starts_from(
     config: Training, fixed: str, tmp_path: Path
 ) -> None:
-    runs = {}
+    runs: dict[str, list[float]] = {}
     for teacher in ("init", fixed, "self"):
         consistency = ConsistencyConfig(weight=1.0, teacher=teacher)
         run = replace(config, init=fixed, consistency=consistency, out=str(tmp_path / f"from-{len(runs)}"))

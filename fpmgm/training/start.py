@@ -28,7 +28,9 @@ def check_named_models(config: Training) -> None:
             check_map(source, LayerMap.parse(config.init_map))
         _check_length(f"init {config.init}", source, config)
         if not config.init_map:
-            _check_network(config.init, source, replace(config.network, **_symbols(source)))  # the text tells its own
+            # The text tells its own symbols, later.
+            network = replace(config.network, vocab_size=source.vocab_size, mask_id=source.mask_id)
+            _check_network(config.init, source, network)
     if name := _teacher_name(config):
         source = read_config(find_folder(name))
         if source.is_causal:
@@ -87,12 +89,8 @@ def _check_network(init: str, source: MDLMConfig, network: MDLMConfig) -> None:
             raise ValueError(f"init {init} has {field.name} {theirs}, and the run has {ours}")
 
 
-def _symbols(network: MDLMConfig) -> dict[str, int]:
-    return {"vocab_size": network.vocab_size, "mask_id": network.mask_id}
-
-
 def _check_symbols(teacher: str, theirs: MDLMConfig, ours: MDLMConfig) -> None:
-    if _symbols(theirs) != _symbols(ours):
+    if (theirs.vocab_size, theirs.mask_id) != (ours.vocab_size, ours.mask_id):
         raise ValueError(
             f"teacher {teacher} has {theirs.vocab_size} symbols, of which {theirs.mask_id} is the mask, and the run "
             f"has {ours.vocab_size} and {ours.mask_id}; a teacher must have the student's"
