@@ -47,8 +47,8 @@ def run(config: Quickstart) -> None:
     model = load()
     size = sum(parameter.numel() for parameter in model.denoiser.parameters())
     console.print(
-        f"An FP-MDLM of {size:,} parameters, trained on poetry on two CPU cores, writes {model.config.length} tokens "
-        f"with {WATCHED} block evaluations. A dot is a token still masked.\n"
+        f"An FP-MDLM of {size:,} parameters, trained on poetry on two CPU cores, then for consistency across steps, "
+        f"writes {model.config.length} tokens with {WATCHED} block evaluations. A dot is a token still masked.\n"
     )
     steps = plan(WATCHED, model.denoiser.cost).num_steps
     moments = {steps // 4 - 1, steps // 2 - 1, steps - 1}  # what a pipe gets to see
@@ -74,7 +74,7 @@ def budget_table(model: Model, config: Quickstart) -> Table:
     table = Table(
         title=f"{config.num_samples} texts at each budget of block evaluations, three-state reuse",
         caption=f"Perplexity by a causal model of poetry, which finds {report['validation'][0]['value']:.0f} in poems "
-        f"it has not seen; MDLM: a plain stack of {plain.denoiser.cost.pre} blocks, trained alike.",
+        f"it has not seen; MDLM: a plain stack of {plain.denoiser.cost.pre} blocks, trained alike but for consistency.",
     )
     for column in COLUMNS:
         table.add_column(column, justify="right")
