@@ -322,7 +322,10 @@ def test_a_teacher_of_another_vocabulary_is_refused_before_any_text_is_read(
         ({"init": "x", "init_map": "1/2"}, "write pre/fixed-point/post layers"),
         ({"stop_above": -0.1}, "stop_above is -0.1"),
         ({"stop_above": math.nan}, "stop_above is nan"),
-        ({"init": "x", "updates": 10, "sdtt": DistillationConfig(rounds=7)}, "10 updates cannot be cut into 7 equal"),
+        (
+            {"init": "x", "updates": 10, "sdtt": DistillationConfig(rounds=7)},
+            "10 updates cannot be cut into 7 rounds; give a multiple of 7",
+        ),
         ({"model": replace(PLAIN, is_causal=True), "sdtt": DistillationConfig(rounds=2)}, "are for masked models"),
     ],
 )

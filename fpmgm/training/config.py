@@ -169,7 +169,7 @@ class Training:
             raise ValueError("SDTT distils a trained model into itself, and there is no init; give --init")
         if self.sdtt.rounds and -(-self.updates // -(-self.updates // self.sdtt.rounds)) != self.sdtt.rounds:
             raise ValueError(
-                f"{self.updates} updates cannot be cut into {self.sdtt.rounds} equal rounds; give a multiple of that"
+                f"{self.updates} updates cannot be cut into {self.sdtt.rounds} rounds; give a multiple of {self.sdtt.rounds}"
             )
         if self.consistency.weight and self.consistency.teacher == INIT and not self.init:
             raise ValueError("consistency.teacher is init, and there is no init; give --init, or another teacher")
