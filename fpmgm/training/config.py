@@ -167,10 +167,9 @@ class Training:
             raise ValueError("consistency and SDTT are for masked models, and model.is_causal is set")
         if self.sdtt.rounds and not self.init:
             raise ValueError("SDTT distils a trained model into itself, and there is no init; give --init")
-        if self.sdtt.rounds and -(-self.updates // -(-self.updates // self.sdtt.rounds)) != self.sdtt.rounds:
-            raise ValueError(
-                f"{self.updates} updates cannot be cut into {self.sdtt.rounds} rounds; give a multiple of {self.sdtt.rounds}"
-            )
+        rounds = self.sdtt.rounds
+        if rounds and -(-self.updates // -(-self.updates // rounds)) != rounds:
+            raise ValueError(f"{self.updates} updates cannot be cut into {rounds} rounds; give a multiple of {rounds}")
         if self.consistency.weight and self.consistency.teacher == INIT and not self.init:
             raise ValueError("consistency.teacher is init, and there is no init; give --init, or another teacher")
         self.objective()  # its settings are checked before any work is done
