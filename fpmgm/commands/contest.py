@@ -297,9 +297,9 @@ class Contest:
         for row in rows:
             if row["line"][1] == _usual_reuse(row["model"]):
                 by_cell.setdefault((row["line"][0], row["budget"]), []).append(row)
-        best = [{**own[0], "model": line, "metrics": {name: over_seeds(own)}} for (line, _), own in by_cell.items()]
+        shown = [{**own[0], "model": line, "metrics": {name: over_seeds(own)}} for (line, _), own in by_cell.items()]
         title = "generative perplexity" if self.judge else "unigram entropy"
-        quality_against_cost(best, name, title, self.folder / "contest")
+        quality_against_cost(shown, name, title, self.folder / "contest")
         found = ["![Quality against cost, three-state reuse; of three seeds their mean and span](contest.png)"]
         series = {
             contestant.name: [(row["update"], row["base"]) for row in read_metrics(folder)]

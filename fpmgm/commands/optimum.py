@@ -18,6 +18,7 @@ from fpmgm.draws import Draw
 from fpmgm.evaluation.diversity import unigram_entropy
 from fpmgm.evaluation.judges import Judge, judge_named, load_judge
 from fpmgm.evaluation.matched import match_entropy
+from fpmgm.evaluation.sweep import Protocol
 from fpmgm.evaluation.tables import Column, Row, markdown, metric
 from fpmgm.evaluation.text import measure
 from fpmgm.generation import documents
@@ -69,8 +70,7 @@ class OptimumCommand:
     """A folder for the table and its rows; empty: none."""
 
     def __post_init__(self) -> None:
-        if self.num_samples < 1:
-            raise ValueError(f"num_samples is {self.num_samples}; it must be at least 1")
+        Protocol(num_samples=self.num_samples)  # which says what would work
         if not self.budgets:
             raise ValueError("no budgets; give at least one, such as --budgets 24")
         if Path(self.out).is_file():

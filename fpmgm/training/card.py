@@ -127,7 +127,7 @@ def plot_curves(file: Path, metrics: list[dict[str, Any]]) -> None:
     """Loss and validation perplexity by update, as a picture."""
     from matplotlib.figure import Figure
 
-    losses = np.array([row["loss"] for row in metrics])
+    losses = np.array([row.get("base", row["loss"]) for row in metrics])  # without consistency, as held out
     window = max(1, len(losses) // 100)
     smooth = np.convolve(losses, np.ones(window) / window, mode="valid")
     updates = np.array([row["update"] for row in metrics])[window - 1 :]
