@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from fpmgm import Denoiser, MDLMConfig, even_times
-from fpmgm.commands.benchmark import draw, random_denoiser
 from fpmgm.evaluation.latency import Timing, interleave
+from fpmgm.experiments.workloads import draw, random_denoiser
 from fpmgm.provenance import provenance
+from fpmgm.types import Places
 
 BUDGETS = (96, 192, 384)
 MDLM = MDLMConfig(length=256, dropout=0.0)
@@ -40,7 +41,7 @@ class Textbook:
         backbone, mask = self.denoiser.backbone, self.denoiser.mask_id
         times = even_times(budget // self.denoiser.cost.pre)
         z = torch.full((batch, backbone.max_length), mask)
-        everywhere = torch.ones_like(z, dtype=torch.bool)
+        everywhere = Places.of(torch.ones_like(z, dtype=torch.bool))
         for t, t_next in pairwise(times):
             begin = time.perf_counter()
             cond = backbone.condition(z, t)

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from fpmgm import MDLMConfig, mdlm
-from fpmgm.commands.benchmark import Updater, random_denoiser, two_updates
 from fpmgm.evaluation.latency import Timing, interleave, peak_bytes
+from fpmgm.experiments.workloads import Updater, random_denoiser, two_updates
 from fpmgm.provenance import provenance
 
 MDLM = MDLMConfig(length=256, dropout=0.0)

@@ -5,18 +5,24 @@ import os
 import re
 import sys
 import textwrap
+import time
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 import tyro
 
 from fpmgm import __version__
 from fpmgm.names import choose
+from fpmgm.schema import has_surrogates
 
 USAGE = """usage: fpmgm COMMAND [--field value ...]
 
 commands:
+  prepare RECIPE|ASSET       fetch and pack the data of a recipe, or fetch an asset, before anything waits for it
+  prepare stories            make the corpus `stories`, resumable
   train RECIPE               train a model, or continue a run
   convert SOURCE DEST        an MDLM of ours, of Lightning or of the hub becomes an FP-MDLM or MDLM, or back
   sample [MODEL]             write text; without a model, with the bundled one
@@ -34,35 +40,79 @@ commands:
 recipes:
 {recipes}
 
-fpmgm COMMAND --help lists the fields of a command; fpmgm --version prints the version."""
+fpmgm COMMAND --help lists the fields of a command; fpmgm --version prints the version.
+OMP_NUM_THREADS=N fpmgm COMMAND sets the number of threads; without it, small work has one."""
+
+TRAIN_USAGE = """usage: fpmgm train RECIPE [--field value ...]
+
+Trains a model, or goes on with the run of the same command.
+
+recipes:
+{recipes}
+
+fpmgm train RECIPE --help lists the fields of a recipe; each can be changed."""
+
+PREPARE_USAGE = """usage: fpmgm prepare RECIPE [--data.field value ...]
+       fpmgm prepare ASSET
+
+Fetches, tokenises and packs the data of a recipe, or fetches an asset, and says where it is. Training then finds it in
+the cache. Without this it is done at the start of training, by one process while the others wait.
+
+recipes: {recipes}
+assets: {assets}"""
 
 T = TypeVar("T")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; 0 if fine, 1 if it failed, 2 if the input was wrong: one line then says what would work."""
+    """Run a command; 0 if fine, 1 if it failed, 2 if the input was wrong: one line then says what would work.
+
+    130 if it was interrupted. With FPMGM_DEBUG=1, the traceback of what went wrong comes before that line.
+    """
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
+        _check_text(arguments)
         _run(arguments)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader, `head` perhaps, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains as it ends
         return 1
-    except ValueError as error:
-        print(f"fpmgm: {error}", file=sys.stderr)
-        return 2
-    except (OSError, FloatingPointError) as error:
-        print(f"fpmgm: {error}", file=sys.stderr)
-        return 1
+    except (Exception, KeyboardInterrupt) as error:
+        if os.environ.get("FPMGM_DEBUG", "") not in ("", "0"):
+            traceback.print_exc()
+        code, message = _explained(error)
+        print(f"fpmgm: {' '.join(message.split())}", file=sys.stderr)
+        return code
     return 0
+
+
+def _explained(error: BaseException) -> tuple[int, str]:
+    """The exit code of an error, and what to say of it."""
+    if isinstance(error, KeyboardInterrupt):
+        return 130, "interrupted"
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "allocate memory" in str(error)):
+        return 1, "there is not enough memory for this; ask for less: a smaller batch, model, length or number"
+    if isinstance(error, ValueError):
+        return 2, str(error)
+    if isinstance(error, OSError | FloatingPointError):
+        return 1, str(error) or type(error).__name__
+    debug = "set FPMGM_DEBUG=1 for the traceback and please report it"
+    return 1, f"unexpected {type(error).__name__}: {error}; {debug}"
+
+
+def _check_text(arguments: Sequence[str]) -> None:
+    """A ValueError if an argument is not UTF-8; Python then hands over half characters, which nothing can print."""
+    for number, argument in enumerate(arguments, 1):
+        if has_surrogates(argument):
+            raise ValueError(f"argument {number} is {argument!a}, which is not UTF-8 text")
 
 
 def _run(arguments: Sequence[str]) -> None:
     if not arguments or arguments[0] in ("-h", "--help"):
-        from fpmgm.recipes import RECIPES
+        from fpmgm.recipes import ABOUT
 
         recipes = textwrap.fill(
-            ", ".join(RECIPES), 78, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
+            ", ".join(ABOUT), 78, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
         )
         print(USAGE.format(recipes=recipes))
     elif arguments[0] == "--version":
@@ -78,15 +128,56 @@ def _quickstart(arguments: Sequence[str]) -> None:
 
 
 def _train(arguments: Sequence[str]) -> None:
-    from fpmgm.recipes import RECIPES
+    begin = time.monotonic()
+    from fpmgm.recipes import ABOUT, RECIPES
+
+    if not arguments or arguments[0] in ("-h", "--help"):
+        width = max(map(len, ABOUT)) + 2
+        print(TRAIN_USAGE.format(recipes="\n".join(f"  {name:{width}}{about}" for name, about in ABOUT.items())))
+        return
+    if arguments[0].startswith("-"):
+        raise ValueError(f"train needs a recipe before {arguments[0]}, as in: fpmgm train mine --data.source FILE")
+    choose("recipe", arguments[0], ABOUT)
+    if arguments[0] == "mine":
+        from fpmgm.commands.mine import MineCommand, run_mine
+
+        run_mine(_parse(MineCommand, "train mine", arguments[1:]), begin)
+        return
     from fpmgm.training.config import Training
     from fpmgm.training.loop import train
 
-    if not arguments or arguments[0].startswith("-"):
-        raise ValueError(f"train needs a recipe: {', '.join(RECIPES)}")
-    recipe = choose("recipe", arguments[0], RECIPES)
+    recipe = RECIPES[arguments[0]]
     config = _parse(Training, f"train {arguments[0]}", arguments[1:], default=recipe)
     print(train(config, arguments[0], recipe))
+
+
+def _prepare(arguments: Sequence[str]) -> None:
+    from fpmgm.commands.prepare import (
+        PrepareCommand,
+        PrepareStories,
+        check_prepared,
+        run_prepare,
+        run_prepare_asset,
+        run_prepare_stories,
+    )
+    from fpmgm.data.assets import ASSETS
+    from fpmgm.recipes import RECIPES
+
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(PREPARE_USAGE.format(recipes=", ".join(RECIPES), assets=", ".join(ASSETS)))
+        return
+    name, rest = arguments[0], arguments[1:]
+    check_prepared(name)
+    if name == "stories":
+        run_prepare_stories(_parse(PrepareStories, "prepare stories", rest))
+        return
+    if name in ASSETS:
+        if rest:
+            raise ValueError(f"an asset has no settings, and {rest[0]} is given")
+        run_prepare_asset(name)
+        return
+    default = PrepareCommand(data=RECIPES[name].data)
+    run_prepare(_parse(PrepareCommand, f"prepare {name}", rest, default=default))
 
 
 def _convert(arguments: Sequence[str]) -> None:
@@ -152,6 +243,7 @@ def _push(arguments: Sequence[str]) -> None:
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "train": _train,
+    "prepare": _prepare,
     "convert": _convert,
     "sample": _sample,
     "info": _info,
@@ -171,16 +263,24 @@ def _parse(config_type: type[T], command: str, arguments: Sequence[str], **optio
     box = io.StringIO()
     try:
         with redirect_stderr(box):
-            return tyro.cli(config_type, prog=f"fpmgm {command}", args=arguments, **options)
+            one_kind = (tyro.conf.AvoidSubcommands,)  # which objective it is a recipe decides, not a word in between
+            return tyro.cli(config_type, prog=f"fpmgm {command}", args=arguments, config=one_kind, **options)
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
     _title, *lines = [re.sub(r"[─-]{3,}|[╭╮╰╯│]", "", line).strip() for line in box.getvalue().splitlines()]
     sections = [" ".join(section.split("\n")) for section in re.split(r"\n{2,}", "\n".join(lines).strip())]
-    message = sections[0]
+    message = re.sub(r"^Error parsing [\w.]+: ", "", sections[0])
     if "Perhaps you meant:" in lines:
         message += f"; did you mean {lines[lines.index('Perhaps you meant:') + 1].split()[0]}?"
-    raise ValueError(f"{message} (fpmgm {command} --help lists all)")
+    raise ValueError(f"{message.rstrip('.')}{_nearest_choice(message)} (fpmgm {command} --help lists all)")
+
+
+def _nearest_choice(message: str) -> str:
+    """What to add where the parser says which choices there are: the one that was meant, perhaps."""
+    found = re.search(r"invalid choice '([^']*)' .*Expected one of \((.*)\)", message)
+    near = get_close_matches(found[1], re.findall(r"'([^']*)'", found[2]), n=1, cutoff=0.5) if found else []
+    return f"; did you mean '{near[0]}'?" if near else ""
 
 
 if __name__ == "__main__":

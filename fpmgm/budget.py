@@ -7,8 +7,10 @@ Allocations are named in sampling order: `decreasing` runs more solver iteration
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from fpmgm.names import choose
+from fpmgm.schema import MAX_BUDGET, shortened
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,10 @@ class Cost:
     def step(self, num_iters: int) -> int:
         """Block evaluations of one denoising step with that many solver iterations."""
         return self.pre + num_iters * self.fp + self.post
+
+    def __str__(self) -> str:
+        """Blocks as people write them: 1/1/1, or 12 for a plain stack."""
+        return f"{self.pre}/{self.fp}/{self.post}" if self.fp else str(self.pre)
 
     @property
     def smallest_step(self) -> int:
@@ -65,6 +71,7 @@ def _weight_front_loaded(i: int, num_steps: int) -> float:
     return 3.0 if i < math.ceil(num_steps / 4) else 1.0
 
 
+AllocationName = Literal["fixed", "decreasing", "increasing", "cosine", "front-loaded"]
 ALLOCATIONS: dict[str, Callable[[int, int], float]] = {
     "fixed": _weight_fixed,
     "decreasing": _weight_decreasing,
@@ -115,6 +122,10 @@ def plan(
     Plan(budget=100, spent=96, iterations=(0, 0, 0, 0, 0, 0, 0, 0))
     """
     choose("allocation", allocation, ALLOCATIONS)
+    if budget > MAX_BUDGET:
+        raise ValueError(
+            f"a budget of {shortened(budget)} block evaluations is beyond reason; give at most {MAX_BUDGET}"
+        )
     if iters_per_step is not None and num_steps is not None:
         raise ValueError(f"num_steps {num_steps} and iters_per_step {iters_per_step} are both set; give one of them")
     if iters_per_step is not None and iters_per_step < 1:
@@ -122,7 +133,7 @@ def plan(
     if num_steps is None:
         num_steps = max(budget // cost.step(iters_per_step or 4), 1)
     if num_steps < 1:
-        raise ValueError(f"num_steps is {num_steps}; at least 1 is needed")
+        raise ValueError(f"num_steps is {shortened(num_steps)}; at least 1 is needed")
     smallest = num_steps * cost.smallest_step
     if budget < smallest:
         raise ValueError(_infeasible(budget, cost, num_steps, smallest))
@@ -139,11 +150,11 @@ def block_evals(iterations: Sequence[int], cost: Cost) -> int:
 
 
 def _infeasible(budget: int, cost: Cost, num_steps: int, smallest: int) -> str:
-    steps = "1 denoising step" if num_steps == 1 else f"{num_steps} denoising steps"
+    steps = "1 denoising step" if num_steps == 1 else f"{shortened(num_steps)} denoising steps"
     blocks = f"{cost.pre}/{cost.fp}/{cost.post}" if cost.fp else f"{cost.pre + cost.post}"
     message = (
-        f"a budget of {budget} block evaluations is too small for {steps} of a model of {blocks} blocks; "
-        f"the smallest feasible budget is {smallest}"
+        f"a budget of {shortened(budget)} block evaluations is too small for {steps} of a model of {blocks} blocks; "
+        f"the smallest feasible budget is {shortened(smallest)}"
     )
     fewer = budget // cost.smallest_step
     return f"{message}, or take at most {fewer} steps" if fewer and num_steps > 1 else message

@@ -1,25 +1,37 @@
 """Model folders: config, weights and tokenizer in one place, as a hub repository stands. No pickle is ever read."""
 
+import hashlib
 import json
-import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
-from fpmgm.backbones.dit import MDLMConfig, mdlm
+from fpmgm.backbones import MODEL_TYPES, NetworkConfig
+from fpmgm.budget import ALLOCATIONS
+from fpmgm.codecs import Codec, load_codec
+from fpmgm.data import DataConfig, data_config
 from fpmgm.denoiser import Denoiser
+from fpmgm.devices import check_pair, device_named, dtype_named
+from fpmgm.files import whole_folder, write_tensors
+from fpmgm.hub import asking_hub
+from fpmgm.names import choose
+from fpmgm.places import convert_command, convert_hint, model_of_run
+from fpmgm.schema import MAX_BUDGET, field_value, read_json, read_object, require, shortened
 
-KIND = "fpmgm-mdlm"
+SINCE = {"embedding_start", "injection_start"}
+"""Settings that folders written before 2026-11-17 lack; they matter to fresh weights only."""
 BUNDLED = Path(__file__).parent / "models"
 DEFAULT = "text-mini-cofre"
 """The bundled model that is meant when none is named."""
+CURVES = "curves.png"
+MODEL_FILES = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "README.md", CURVES)
+"""What a model folder holds; other files in it belong to somebody else."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,92 +39,142 @@ class Model:
     """A denoiser with all that goes with it."""
 
     denoiser: Denoiser
-    config: MDLMConfig
-    tokenizer: str
-    """The content of tokenizer.json; empty if the model has none."""
+    config: NetworkConfig
+    codec: Codec | None = None
+    """Between people and tokens; None if the folder has none, so that the model can only be sampled as tokens."""
+    data: DataConfig | None = None
+    """What it was trained on, and which of it was held out."""
     generation: dict[str, Any] = field(default_factory=dict)
     card: str = ""
 
-    def save(self, folder: str | Path, *, dtype: torch.dtype = torch.float32) -> None:
-        """Write a model folder, whole or not at all."""
-        with whole_folder(Path(folder)) as scratch:
-            self._write(scratch, dtype)
+    def save(self, folder: str | Path, *, dtype: torch.dtype = torch.float32, overwrite: bool = False) -> None:
+        """Write a model folder, whole or not at all.
 
-    def _write(self, folder: Path, dtype: torch.dtype) -> None:
-        settings = {"model_type": KIND, **asdict(self.config)}
-        (folder / "config.json").write_text(json.dumps(settings, indent=1) + "\n")
-        (folder / "generation_config.json").write_text(json.dumps(self.generation, indent=1) + "\n")
+        A model that is there is replaced, and files that are not of the model are kept. Another folder that is not
+        empty is refused, unless `overwrite` asks to write the model among its files.
+        """
+        folder = Path(folder)
+        if not overwrite:
+            check_place(folder)
+        with whole_folder(folder, MODEL_FILES) as scratch:
+            self.write(scratch, dtype)
+
+    def write(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
+        """Write the files of the model into a new folder."""
+        network: Any = self.config
+        settings = {"model_type": self.config.model_type, **asdict(network)}
+        if self.data is not None:
+            data: Any = self.data
+            settings["data"] = {"data_type": self.data.data_type, **asdict(data)}
         tensors = {name: t.detach().cpu().to(dtype).contiguous() for name, t in self.denoiser.state_dict().items()}
         write_tensors(tensors, folder / "model.safetensors")
-        if self.tokenizer:
-            (folder / "tokenizer.json").write_text(self.tokenizer)
-        (folder / "README.md").write_text(self.card)
+        texts = {
+            "config.json": json.dumps(settings, indent=1) + "\n",
+            "generation_config.json": json.dumps(self.generation, indent=1) + "\n",
+            "README.md": self.card,
+            **(self.codec.files if self.codec else {}),
+        }
+        for name, text in texts.items():
+            (folder / name).write_bytes(text.encode() if isinstance(text, str) else text)
+
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return next(self.denoiser.parameters()).device
+
+    @property
+    def speech(self) -> Codec:
+        """The codec, where there must be one."""
+        if self.codec is None:
+            raise ValueError("the model has no tokenizer.json, so it cannot read or write text")
+        return self.codec
 
 
-@contextmanager
-def whole_folder(folder: Path) -> Iterator[Path]:
-    """A new folder to write to, beside its place; it is renamed at the end, and removed if there was an error."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    scratch = folder.with_name(f".{folder.name}.{os.getpid()}")
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir()
+def check_place(folder: Path) -> None:
+    """A ValueError if a model cannot be written to a place without taking someone else's files for its own."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; give a folder for the model")
+    if folder.is_dir() and any(folder.iterdir()) and not _is_model(folder):
+        raise ValueError(
+            f"{folder} is not empty and holds no model; give another folder, or overwrite=True to write among its files"
+        )
+
+
+def _is_model(folder: Path) -> bool:
     try:
-        yield scratch
-        shutil.rmtree(folder, ignore_errors=True)
-        os.replace(scratch, folder)
-    except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
-        raise
+        return "model_type" in read_json(folder / "config.json")
+    except (OSError, ValueError):
+        return False
 
 
-def write_tensors(tensors: dict[str, torch.Tensor], file: Path) -> None:
-    """Write a safetensors file; a full disk is an OSError, as it is for any other file."""
-    try:
-        save_file(tensors, file, metadata={"format": "pt"})
-    except SafetensorError as error:
-        raise OSError(f"cannot write {file}: {error}") from error
+def load(source: str | Path = DEFAULT, *, device: str = "auto", dtype: str = "float32") -> Model:
+    """A model by name: a bundled one, a model folder, or a repository on the hub, in this order.
 
-
-def load(source: str | Path = DEFAULT) -> Model:
-    """A model by name: a bundled one, a model folder, or a repository on the hub, in this order."""
-    return load_folder(find_folder(str(source)))
+    `device` is auto (CUDA, then MPS, then the CPU), cpu, mps, cuda or cuda:1; `dtype` float32, bfloat16, float16 or
+    float64. Tokens are drawn in float64 whatever the dtype is.
+    """
+    place, precision = device_named(device), dtype_named(dtype)
+    check_pair(place, precision)
+    model = load_folder(find_folder(str(source)))
+    return replace(model, denoiser=model.denoiser.to(device=place, dtype=precision))
 
 
 def find_folder(source: str) -> Path:
-    """The model folder of a bundled name, a path or a hub id (owner/name or owner/name@revision), in this order."""
-    if (BUNDLED / source / "config.json").is_file():
+    """The model folder of a bundled name, a path or a hub id (owner/name or owner/name@revision), in this order.
+
+    A path is that of a model folder, or that of a run, which has its model in `model`.
+    """
+    if Path(source).name == source and (BUNDLED / source / "config.json").is_file():
         return BUNDLED / source
     if Path(source).is_dir():
-        return Path(source)
+        return model_of_run(Path(source))
+    if Path(source).suffix in (".ckpt", ".pt", ".pth", ".bin") and Path(source).is_file():
+        raise ValueError(
+            f"{source} is no model folder; if it is a checkpoint of MDLM, {convert_command(source)} makes one"
+        )
     name, _, revision = source.partition("@")
     if name.count("/") == 1 and not Path(source).exists() and not source.startswith((".", "/")):
         from huggingface_hub import snapshot_download
 
         files = ["*.json", "*.safetensors", "README.md"]
-        return Path(snapshot_download(name, revision=revision or None, allow_patterns=files))
+        with asking_hub(name):
+            return Path(snapshot_download(name, revision=revision or None, allow_patterns=files))
     bundled = sorted(path.name for path in BUNDLED.glob("*")) if BUNDLED.is_dir() else []
     have = f"bundled are {', '.join(bundled)}" if bundled else "none is bundled yet"
     raise ValueError(f"no model at {source!r}; give a model folder or a hub id owner/name ({have})")
 
 
+@lru_cache(maxsize=64)
+def weights_of(model: str) -> str:
+    """What tells the weights of a model from any others."""
+    file = find_folder(model) / "model.safetensors"
+    if not file.is_file():
+        raise ValueError(f"{file.parent} has no model.safetensors")
+    with open(file, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()[:16]
+
+
 def load_folder(folder: Path) -> Model:
-    """The model of a folder, in float32, ready to sample from."""
-    config = read_config(folder)
-    denoiser = mdlm(config)
-    denoiser.load_state_dict(_read_weights(folder, denoiser))
-    tokenizer = folder / "tokenizer.json"
-    generation = folder / "generation_config.json"
+    """The model of a folder, in float32, on the CPU, ready to sample from."""
+    config, data = read_settings(folder)
+    weights = _read_weights(folder, config)
+    denoiser = config.build()
+    shapes = {name: tensor.shape for name, tensor in denoiser.state_dict().items()}
+    _check_shapes(folder / "model.safetensors", shapes, weights)
+    denoiser.load_state_dict(weights)
     card = folder / "README.md"
     return Model(
         denoiser=denoiser.eval(),
         config=config,
-        tokenizer=tokenizer.read_text() if tokenizer.is_file() else "",
-        generation=read_json(generation) if generation.is_file() else {},
-        card=card.read_text() if card.is_file() else "",
+        codec=_read_codec(folder, config),
+        data=data,
+        generation=read_generation(folder),
+        card=card.read_text(encoding="utf-8", errors="replace") if card.is_file() else "",
     )
 
 
-def _read_weights(folder: Path, denoiser: Denoiser) -> dict[str, torch.Tensor]:
+def _read_weights(folder: Path, config: NetworkConfig) -> dict[str, torch.Tensor]:
+    """The weights in a folder, if they are as large as those of the network, which is built later."""
     weights = folder / "model.safetensors"
     if not weights.is_file():
         raise ValueError(f"{folder} has no model.safetensors{pickle_hint(folder)}")
@@ -120,41 +182,85 @@ def _read_weights(folder: Path, denoiser: Denoiser) -> dict[str, torch.Tensor]:
         tensors = load_file(weights)
     except SafetensorError as error:
         raise ValueError(f"{weights} is truncated or not a safetensors file: {error}") from error
-    expected = {name: tensor.shape for name, tensor in denoiser.state_dict().items()}
-    found = {name: tensor.shape for name, tensor in tensors.items()}
-    wrong = sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name))
-    if wrong:
-        raise ValueError(
-            f"{weights} does not fit its config.json: {len(wrong)} tensors are missing, extra or of another shape, "
-            f"such as {wrong[0]}"
-        )
+    expected = {f"backbone.{name}": size for name, size in config.told_shapes().items()}
+    _check_shapes(weights, expected, {name: tensor for name, tensor in tensors.items() if name in expected})
     return {name: tensor.float() for name, tensor in tensors.items()}
 
 
-def read_config(folder: Path) -> MDLMConfig:
+def _check_shapes(file: Path, expected: Mapping[str, Sequence[int]], tensors: Mapping[str, torch.Tensor]) -> None:
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    shapes = {name: tuple(shape) for name, shape in expected.items()}
+    wrong = sorted(name for name in {*shapes, *found} if shapes.get(name) != found.get(name))
+    if wrong:
+        raise ValueError(
+            f"{file} does not fit its config.json: {len(wrong)} tensors are missing, extra or of another shape, "
+            f"such as {wrong[0]}"
+        )
+
+
+def _read_codec(folder: Path, config: NetworkConfig) -> Codec | None:
+    """The codec of a folder, if it fits the network; None if there is none."""
+    codec = load_codec(folder)
+    if codec is not None:
+        codec.check(config.vocabulary, str(folder / next(iter(codec.files))))
+    return codec
+
+
+def read_config(folder: Path) -> NetworkConfig:
     """The network of a model folder."""
+    return read_settings(folder)[0]
+
+
+def read_settings(folder: Path) -> tuple[NetworkConfig, DataConfig | None]:
+    """The network of a model folder, and the data it was trained on if that is told."""
     file = folder / "config.json"
     if not file.is_file():
         raise ValueError(f"{folder} is not a model folder: it has no config.json{pickle_hint(folder)}")
     settings = read_json(file)
-    if settings.pop("model_type", None) != KIND:
-        raise ValueError(f"{file} is of another kind of model; fpmgm reads model_type {KIND}")
-    names = {field.name for field in fields(MDLMConfig)}
-    if set(settings) != names:
-        wrong = sorted(set(settings) ^ names)
-        raise ValueError(f"{file} has missing or unknown settings: {', '.join(wrong)}")
-    return MDLMConfig(**settings)
+    kind = settings.pop("model_type", None)
+    if not isinstance(kind, str) or kind not in MODEL_TYPES:
+        known = ", ".join(MODEL_TYPES)
+        raise ValueError(
+            f"{file} has model_type {shortened(kind)}; fpmgm knows {known}"
+            f"{convert_hint(folder, {'model_type': kind, **settings})}"
+        )
+    data = settings.pop("data", None)
+    config = MODEL_TYPES[kind]
+    missing = sorted({field.name for field in fields(config)} - set(settings) - SINCE)  # type: ignore[arg-type]
+    if missing:  # a default would be a guess
+        raise ValueError(f"{file} lacks settings: {', '.join(missing)}")
+    return read_object(config, settings, str(file)), _read_data(data, f"{file}: data")
 
 
-def read_json(file: Path) -> dict[str, Any]:
-    """The settings in a JSON file."""
-    try:
-        settings = json.loads(file.read_text())
-    except ValueError as error:
-        raise ValueError(f"{file} is not JSON: {error}") from error
-    if not isinstance(settings, dict):
-        raise ValueError(f"{file} holds no settings but a {type(settings).__name__}")
+def _read_data(settings: Any, where: str) -> DataConfig | None:
+    if settings is None:
+        return None
+    return data_config(field_value(settings, dict, where), where)
+
+
+def read_generation(folder: Path) -> dict[str, Any]:
+    """The settings of generation_config.json; none if there is no such file."""
+    file = folder / "generation_config.json"
+    if not file.is_file():
+        return {}
+    settings = read_json(file)
+    budgets = field_value(settings.get("budgets", {}), dict, f"{file}: budgets")
+    for budget, saved in budgets.items():
+        where = f"{file}: budgets: {shortened(budget)}"
+        read_object(Saved, field_value(saved, dict, where), where)
     return settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """How a budget is best spent, as `sweep --save` found it and generation_config.json keeps it."""
+
+    steps: int
+    allocation: str
+
+    def __post_init__(self) -> None:
+        require("steps", self.steps, 1, MAX_BUDGET)
+        choose("allocation", self.allocation, ALLOCATIONS)
 
 
 def pickle_hint(folder: Path) -> str:

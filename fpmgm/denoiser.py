@@ -15,7 +15,7 @@ from fpmgm.budget import Cost
 from fpmgm.gradients import Gradient, sjfb
 from fpmgm.injection import Constant, Injection
 from fpmgm.solvers import Solver, picard
-from fpmgm.types import Features, Hidden, Logits, PerSequence, Positions, Rows, Tokens
+from fpmgm.types import Features, Hidden, Labels, Logits, PerSequence, Places, Positions, Rows, Tokens
 
 
 @runtime_checkable
@@ -41,19 +41,19 @@ class Backbone(Protocol):
     is_causal: bool
     blocks: nn.ModuleList
 
-    def condition(self, z: Tokens, t: float | PerSequence) -> Any:
-        """The `Conditioning` of a denoising step."""
+    def condition(self, z: Tokens, t: float | PerSequence, label: Labels | None = None) -> Any:
+        """The `Conditioning` of a denoising step; a ValueError for a label that the network has no use for."""
         ...
 
     def embed(self, z: Tokens) -> Hidden: ...
 
     def run_block(self, index: int, h: Hidden, cond: Any) -> Hidden: ...
 
-    def run_block_at(self, index: int, h: Hidden, cond: Any, positions: Positions) -> Features:
-        """`run_block` at some positions, computed for those only."""
+    def run_block_at(self, index: int, h: Hidden, cond: Any, places: Places) -> Features:
+        """`run_block` at some places, computed for those only."""
         ...
 
-    def finish(self, features: Features, cond: Any, positions: Positions) -> Features:
+    def finish(self, features: Features, cond: Any, places: Places) -> Features:
         """The final norm."""
         ...
 
@@ -130,9 +130,9 @@ class Denoiser(nn.Module):
     def _fixed_point_range(self) -> range:
         return range(self.cost.pre, self.cost.pre + self.cost.fp)
 
-    def condition(self, z: Tokens, t: float | PerSequence) -> Any:
+    def condition(self, z: Tokens, t: float | PerSequence, label: Labels | None = None) -> Any:
         """Modulations and rotations of all blocks, for pre, fixed_point_map and post of one denoising step."""
-        return self.backbone.condition(z, t)
+        return self.backbone.condition(z, t, label)
 
     def pre(self, z: Tokens, cond: Any) -> Hidden:
         """h_pre = P(z, t). Of a plain stack, all blocks but the last, which `post` runs."""
@@ -157,16 +157,17 @@ class Denoiser(nn.Module):
             h = self.backbone.run_block(index, h, cond)
         return h
 
-    def post(self, h_star: Hidden, cond: Any, positions: Positions) -> Features:
-        """What the head reads at those positions, in row-major order; the last block runs only there."""
+    def post(self, h_star: Hidden, cond: Any, places: Positions | Places) -> Features:
+        """What the head reads at those places, in row-major order; the last block runs only there."""
+        places = places if isinstance(places, Places) else Places.of(places)
         last = len(self.backbone.blocks) - 1
         if self.cost.fp and self.cost.post == 0:
-            features = h_star[positions]
+            features = places.take(h_star)
         else:
             for index in range(self.cost.pre + self.cost.fp, last):
                 h_star = self.backbone.run_block(index, h_star, cond)
-            features = self.backbone.run_block_at(last, h_star, cond, positions)
-        return self.backbone.finish(features, cond, positions)
+            features = self.backbone.run_block_at(last, h_star, cond, places)
+        return self.backbone.finish(features, cond, places)
 
     def head(self, features: Features) -> Logits:
         """Logits over all symbols, the mask included; `masking.without_mask` forbids it."""
@@ -176,24 +177,25 @@ class Denoiser(nn.Module):
         self,
         z: Tokens,
         t: float | PerSequence,
-        positions: Positions,
+        places: Positions | Places,
         *,
+        label: Labels | None = None,
         num_no_grad: int = 0,
         num_grad: int = 0,
         gradient: Gradient = sjfb,
         solver: Solver = picard,
     ) -> Denoised:
-        """Features at those positions, from a solver that starts at h_pre: the pass that training runs."""
+        """Features at those places, from a solver that starts at h_pre: the pass that training runs."""
         if self.cost.fp == 0 and num_no_grad + num_grad > 0:
             raise ValueError(f"{num_no_grad} + {num_grad} iterations asked of a plain stack; it takes 0")
-        cond = self.condition(z, t)
+        cond = self.condition(z, t, label)
         h = self.pre(z, cond)
         residual = h.new_zeros(len(h))
         if self.cost.fp:
             f = self.fixed_point_map(h, cond)
             solution = gradient(f, h, num_no_grad=num_no_grad, num_grad=num_grad, solver=solver)
             h, residual = solution.h, solution.residual
-        return Denoised(self.post(h, cond, positions), residual)
+        return Denoised(self.post(h, cond, places), residual)
 
 
 @contextmanager

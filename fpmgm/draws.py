@@ -1,13 +1,24 @@
 """Drawing a token from logits: temperature, top-k, top-p, and one inverse-CDF draw."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from fpmgm.devices import has_float64
 from fpmgm.names import choose
 from fpmgm.types import Chosen, Logits, PerChoice
+
+COLDEST = 1e-6
+"""The lowest temperature above 0: with much lower ones logits overflow."""
+
+
+def exact(logits: Logits) -> Logits:
+    """Logits in float64, as draws need them; on the CPU if their device has no float64 (MPS)."""
+    return logits.double() if has_float64(logits.device) else logits.cpu().double()
 
 
 def categorical(logits: Logits, u: PerChoice) -> Chosen:
@@ -46,6 +57,7 @@ def _stays_within(before: Tensor, at: Tensor, p: float) -> Tensor:
     return at <= p
 
 
+NucleusName = Literal["inclusive", "strict"]
 NUCLEI: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
     "inclusive": _reaches,
     "strict": _stays_within,
@@ -84,12 +96,12 @@ class Draw:
     """How many of the most probable tokens may be drawn; None for all."""
     top_p: float | None = None
     """The probability mass that may be drawn; None for all."""
-    nucleus: str = "inclusive"
+    nucleus: NucleusName = "inclusive"
     """Which set `top_p` keeps: `inclusive` or `strict` (see `NUCLEI`)."""
 
     def __post_init__(self) -> None:
-        if self.temperature < 0:
-            raise ValueError(f"temperature is {self.temperature}; it must be 0 (greedy) or more")
+        if self.temperature != 0 and not COLDEST <= self.temperature < math.inf:  # nan neither
+            raise ValueError(f"temperature is {self.temperature}; it must be 0 (greedy) or a number from {COLDEST} up")
         if self.top_k is not None and self.top_k < 1:
             raise ValueError(f"top_k is {self.top_k}; it must be at least 1, or None for all tokens")
         if self.top_p is not None and not 0 < self.top_p <= 1:

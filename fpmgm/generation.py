@@ -1,35 +1,38 @@
 """Generation: text in, text out, around the sampling loop."""
 
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache, partial
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import torch
 
-from fpmgm.budget import Cost, plan
+from fpmgm.budget import ALLOCATIONS, AllocationName, Cost, plan
 from fpmgm.checkpoint import Model
-from fpmgm.draws import Draw
+from fpmgm.draws import NUCLEI, Draw, NucleusName
+from fpmgm.masking import SCHEDULES, ScheduleName, mask_schedule_by_name
 from fpmgm.names import choose
 from fpmgm.randomness import Streams
-from fpmgm.reuse import Reuse, ThreeStateReuse, reuse_by_name
+from fpmgm.remasking import Remasking, RemaskRule, ReMDMCap, ReMDMConf, ReMDMLoop, ReMDMRescale
+from fpmgm.reuse import REUSES, Reuse, ReuseName, ThreeStateReuse, reuse_by_name
 from fpmgm.sampling import Step, even_times, sample
-from fpmgm.solvers import Solver, solver_by_name
-from fpmgm.symbols import END_OF_TEXT, Symbols, symbols_of
-from fpmgm.transitions import Ancestral, Cap, Conf, Confidence, Loop, Remasking, Rescale, Transition
+from fpmgm.schema import MAX_SAMPLES, require
+from fpmgm.solvers import SOLVERS, Solver, SolverName, check_tolerance, solver_by_name
+from fpmgm.transitions import Ancestral, Confidence, Halton, Transition
 
-TRANSITIONS: dict[str, Callable[[Draw], Transition]] = {
-    "ancestral": lambda draw: Ancestral(draw=draw),
-    "confidence": lambda draw: Confidence(draw=draw),
-    "confidence-margin": lambda draw: Confidence(score="margin", draw=draw),
-    "confidence-entropy": lambda draw: Confidence(score="entropy", draw=draw),
-    "remdm-cap": lambda draw: Remasking(rule=Cap(), draw=draw),
-    "remdm-rescale": lambda draw: Remasking(rule=Rescale(), draw=draw),
-    "remdm-conf": lambda draw: Remasking(rule=Conf(), draw=draw),
-    "remdm-loop": lambda draw: Remasking(rule=Loop(), draw=draw),
-}
+TransitionName = Literal[
+    "ancestral",
+    "confidence",
+    "confidence-margin",
+    "confidence-entropy",
+    "confidence-drawn",
+    "halton",
+    "remdm-cap",
+    "remdm-rescale",
+    "remdm-conf",
+    "remdm-loop",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,84 +44,105 @@ class Sampling:
     steps: int | None = None
     """Denoising steps; None: what the model's generation_config.json says for the budget, else as many as the budget
     allows at four iterations each on average."""
-    allocation: str = "auto"
+    allocation: Literal["auto", AllocationName] = "auto"
     """How solver iterations are spread over the steps: fixed, decreasing, increasing, cosine or front-loaded; auto:
     what generation_config.json says for the budget, else decreasing."""
-    reuse: str = "auto"
+    reuse: Literal["auto", ReuseName] = "auto"
     """Where the solver starts: none, full or three-state; auto: three-state, or none for a plain stack."""
     reuse_masked: tuple[float, float] = (0.75, 0.9)
     """Three-state reuse: the share kept at masked positions when nothing is visible, and when all is."""
     reuse_changed: tuple[float, float] = (0.2, 0.2)
     """The same at positions whose token has changed."""
-    solver: str = "picard"
-    """picard or anderson."""
+    solver: SolverName = "picard"
     tolerance: float | None = None
     """Stop a sequence's solver when its relative residual is at most this; None: run all iterations."""
-    transition: str = "ancestral"
-    """ancestral; confidence, confidence-margin, confidence-entropy; remdm-cap, -rescale, -conf or -loop."""
+    transition: TransitionName = "ancestral"
+    """Which masked tokens a step reveals: each by chance (ancestral), the surest (confidence, by what the name says),
+    or cells of `grid` in Halton order; remdm masks some again."""
+    schedule: ScheduleName = "linear"
+    """How much is masked at a time, for ancestral and confidence; the others have their own."""
+    confidence_noise: float = 0.0
+    """Gumbel noise on the score of confidence, times the time of the next step."""
+    grid: tuple[int, int] | None = None
+    """Rows and columns that halton fills; their product is the number of tokens."""
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float | None = None
-    nucleus: str = "inclusive"
+    nucleus: NucleusName = "inclusive"
     """Which set top_p keeps: inclusive (with the token that crosses p) or strict."""
     seed: int = 0
     batch_size: int = 32
+
+    def __post_init__(self) -> None:
+        for name, choices in CHOICES.items():
+            choose(name, getattr(self, name), choices)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Generated:
     """Samples and what they cost."""
 
-    texts: list[str]
+    shown: list[Any]  # what a person sees of each: a text
     tokens: list[list[int]]
     block_evals: int  # the most that any sequence spent
     seconds: float
     steps: int
-    allocation: str
+    allocation: Literal["auto", AllocationName]
     iterations: tuple[int, ...]  # of the solver, by step; 0 for a plain stack
+
+    @property
+    def texts(self) -> list[str]:
+        """The samples of a text model."""
+        if not all(isinstance(each, str) for each in self.shown):
+            raise ValueError("these samples are no texts; see `shown`")
+        return self.shown
 
 
 def generate(
     model: Model,
     *,
     num_samples: int = 1,
-    prompts: Sequence[str] = (),
-    infill: Sequence[str] = (),
     on_step: Callable[[Step], None] | None = None,
     **settings: Any,
 ) -> Generated:
-    """Sample texts: from nothing, as continuations of prompts, or into the blanks of `infill`.
+    """Sample from nothing, or what is asked for: settings are the fields of `Sampling`, and the request of the codec.
 
-    A blank is a run of underscores, one token for each. `num_samples` are drawn for every prompt or text with blanks.
-    Other settings are the fields of `Sampling`.
+    Of a text model, `prompts` are texts to continue, and `infill` are texts with blanks. A blank is a run of
+    underscores, one for each token. Tokens carry the space before them, so a blank takes the space before it, and a
+    space at the end of a prompt belongs to what follows. One string is one prompt. `num_samples` are drawn for every
+    start. The time that `on_step` takes is not counted in `seconds`.
     """
+    own = {field.name for field in fields(Sampling)}
     for name in settings:
-        choose("setting", name, {field.name: None for field in fields(Sampling)})
-    how = Sampling(**settings)
-    if num_samples < 1:
-        raise ValueError(f"num_samples is {num_samples}; it must be at least 1")
-    starts = [start for start in _starts(model, prompts, infill) for _ in range(num_samples)]
+        choose("setting", name, dict.fromkeys([*sorted(own), *model.speech.request_names]))
+    how = Sampling(**{name: value for name, value in settings.items() if name in own})
+    require("num_samples", num_samples, 1, MAX_SAMPLES)
+    request = {name: value for name, value in settings.items() if name not in own}
+    asked = model.speech.starts(request, model.config.vocabulary)
+    starts = [start for start in asked.tokens for _ in range(num_samples)]
+    labels = None if asked.labels is None else [label for label in asked.labels for _ in range(num_samples)]
     how = with_saved_settings(model.generation, how)
     spending = plan(how.budget, model.denoiser.cost, num_steps=how.steps, allocation=how.allocation)
+    watched = _Timed(on_step) if on_step else None
     rules: dict[str, Any] = {
         "times": even_times(spending.num_steps),
         "iterations": spending.iterations,
-        "on_step": on_step,
+        "on_step": watched,
         **rules_of(how, model.denoiser.cost),
     }
     rows: list[list[int]] = [[]] * len(starts)
     spent = 0
     begin = time.perf_counter()
     for batch in _batches(starts, how.batch_size):
-        z = torch.tensor([starts[index] for index in batch], device=next(model.denoiser.parameters()).device)
-        sampled = sample(model.denoiser, z, rng=Streams.of(how.seed, batch), **rules)
+        z = torch.tensor([starts[index] for index in batch], device=model.device)
+        label = None if labels is None else torch.tensor([labels[index] for index in batch], device=model.device)
+        sampled = sample(model.denoiser, z, label=label, rng=Streams.of(how.seed, batch), **rules)
         spent = max(spent, int(sampled.block_evals.max()))
         for index, row in zip(batch, sampled.z.tolist(), strict=True):
             rows[index] = row
-    seconds = time.perf_counter() - begin
-    texts = [decode(model, row) for row in rows]
+    seconds = time.perf_counter() - begin - (watched.seconds if watched else 0.0)
     return Generated(
-        texts=texts,
+        shown=[model.speech.show(row) for row in rows],
         tokens=rows,
         block_evals=spent,
         seconds=seconds,
@@ -128,14 +152,86 @@ def generate(
     )
 
 
+class _Timed:
+    """An `on_step` that counts the seconds it takes: an animation is no part of sampling."""
+
+    def __init__(self, on_step: Callable[[Step], None]) -> None:
+        self.on_step, self.seconds = on_step, 0.0
+
+    def __call__(self, step: Step) -> None:
+        begin = time.perf_counter()
+        self.on_step(step)
+        self.seconds += time.perf_counter() - begin
+
+
 def rules_of(how: Sampling, cost: Cost) -> dict[str, Any]:
     """Transition, reuse and solver by their names; a ValueError if the settings make no sense."""
     draw = Draw(temperature=how.temperature, top_k=how.top_k, top_p=how.top_p, nucleus=how.nucleus)
     return {
-        "transition": choose("transition", how.transition, TRANSITIONS)(draw),
+        "transition": _transition(how, draw),
         "reuse": _reuse(how, cost),
         "solver": _solver(how),
     }
+
+
+def _remasking(rule: Callable[[], RemaskRule], how: Sampling, draw: Draw) -> Transition:
+    _check_used(how)
+    return Remasking(rule=rule(), draw=draw)
+
+
+def _ancestral(how: Sampling, draw: Draw) -> Transition:
+    _check_used(how, "schedule")
+    return Ancestral(draw=draw, schedule=mask_schedule_by_name(how.schedule))
+
+
+def _confidence(score: str, how: Sampling, draw: Draw) -> Transition:
+    _check_used(how, "schedule", "confidence_noise")
+    schedule = mask_schedule_by_name(how.schedule)
+    return Confidence(score=score, noise=how.confidence_noise, draw=draw, schedule=schedule)
+
+
+def _halton(how: Sampling, draw: Draw) -> Transition:
+    _check_used(how, "grid")
+    if how.grid is None:
+        raise ValueError("transition is halton, which fills a grid; give its rows and columns, as in --grid 16 16")
+    height, width = how.grid
+    return Halton(height=height, width=width, draw=draw)
+
+
+def _check_used(how: Sampling, *used: str) -> None:
+    """A ValueError if a setting that only other transitions read is not at its default."""
+    for name in ("schedule", "confidence_noise", "grid"):
+        value = getattr(how, name)
+        if name not in used and value != getattr(Sampling, name):
+            raise ValueError(f"{name} is {value}, and transition {how.transition} does not use it; leave it out")
+
+
+TRANSITIONS: dict[str, Callable[[Sampling, Draw], Transition]] = {
+    "ancestral": _ancestral,
+    "confidence": partial(_confidence, "top-probability"),
+    "confidence-margin": partial(_confidence, "margin"),
+    "confidence-entropy": partial(_confidence, "entropy"),
+    "confidence-drawn": partial(_confidence, "drawn-probability"),
+    "halton": _halton,
+    "remdm-cap": partial(_remasking, ReMDMCap),
+    "remdm-rescale": partial(_remasking, ReMDMRescale),
+    "remdm-conf": partial(_remasking, ReMDMConf),
+    "remdm-loop": partial(_remasking, ReMDMLoop),
+}
+
+
+CHOICES: dict[str, Mapping[str, object]] = {
+    "allocation": {"auto": None, **ALLOCATIONS},
+    "reuse": {"auto": None, **REUSES},
+    "solver": SOLVERS,
+    "transition": TRANSITIONS,
+    "schedule": SCHEDULES,
+    "nucleus": NUCLEI,
+}
+
+
+def _transition(how: Sampling, draw: Draw) -> Transition:
+    return TRANSITIONS[how.transition](how, draw)
 
 
 def with_saved_settings(generation: Mapping[str, Any], how: Sampling) -> Sampling:
@@ -144,75 +240,6 @@ def with_saved_settings(generation: Mapping[str, Any], how: Sampling) -> Samplin
     if how.allocation == "auto":
         how = replace(how, allocation=saved.get("allocation", "decreasing"))
     return replace(how, steps=saved.get("steps")) if how.steps is None else how
-
-
-def first_token(model: Model) -> int:
-    """What every sequence of the model begins with."""
-    return _symbols(model).first
-
-
-def encode(model: Model, text: str) -> list[int]:
-    """The token ids of a text."""
-    return _tokenizer(model.tokenizer).encode(text, add_special_tokens=False).ids
-
-
-def documents(model: Model, tokens: Sequence[int]) -> str:
-    """The text of tokens, for a judge: documents with <|endoftext|> between them, and none at either end."""
-    parts: list[list[int]] = [[]]
-    for token in tokens:
-        if token in (_symbols(model).first, _symbols(model).last):
-            parts.append([])
-        else:
-            parts[-1].append(token)
-    while len(parts) > 1 and not parts[0]:
-        parts.pop(0)
-    while len(parts) > 1 and not parts[-1]:
-        parts.pop()
-    return END_OF_TEXT.join(decode(model, part) for part in parts)
-
-
-def decode(model: Model, tokens: Sequence[int]) -> str:
-    """The text of tokens, without end-of-text; masks as dots."""
-    tokenizer = _tokenizer(model.tokenizer)
-    parts: list[str] = []
-    run: list[int] = []
-    for token in tokens:
-        if token == model.denoiser.mask_id:
-            parts += [tokenizer.decode(run), "·"]
-            run = []
-        else:
-            run.append(token)
-    return "".join([*parts, tokenizer.decode(run)])
-
-
-def _starts(model: Model, prompts: Sequence[str], infill: Sequence[str]) -> list[list[int]]:
-    """What is given of each sequence, masks elsewhere."""
-    length, mask = model.denoiser.max_length, model.denoiser.mask_id
-    first = first_token(model)
-    if prompts and infill:
-        raise ValueError("prompts and infill are both given; give one of them")
-    if infill:
-        return [_with_blanks(model, text) for text in infill]
-    starts = [[first, *encode(model, prompt)] for prompt in prompts] or [[]]
-    for prompt, start in zip(prompts, starts, strict=False):
-        if len(start) >= length:
-            raise ValueError(
-                f"the prompt {prompt[:40]!r} has {len(start) - 1} tokens; the model writes {length}, "
-                f"so a prompt may have {length - 2} at most"
-            )
-    return [[*start, *[mask] * (length - len(start))] for start in starts]
-
-
-def _with_blanks(model: Model, text: str) -> list[int]:
-    tokens = [_symbols(model).first]
-    for part in re.split(r"(_+)", text):
-        tokens += [model.denoiser.mask_id] * len(part) if part.startswith("_") else encode(model, part)
-    tokens.append(_symbols(model).last)
-    if model.denoiser.mask_id not in tokens:
-        raise ValueError(f"{text[:40]!r} has no blank to fill in; write one as underscores, one for each token: ___")
-    if len(tokens) > model.denoiser.max_length:
-        raise ValueError(f"{text[:40]!r} has {len(tokens) - 2} tokens; the model takes {model.denoiser.max_length - 2}")
-    return tokens
 
 
 def _batches(starts: Sequence[Sequence[int]], batch_size: int) -> Iterator[list[int]]:
@@ -242,17 +269,7 @@ def _reuse(how: Sampling, cost: Cost) -> Reuse:
 
 def _solver(how: Sampling) -> Solver:
     solver = solver_by_name(how.solver)
-    return solver if how.tolerance is None else partial(solver, tolerance=how.tolerance)
-
-
-def _symbols(model: Model) -> Symbols:
-    return symbols_of(_tokenizer(model.tokenizer))
-
-
-@lru_cache(maxsize=4)
-def _tokenizer(content: str) -> Any:
-    from tokenizers import Tokenizer
-
-    if not content:
-        raise ValueError("the model has no tokenizer.json, so it cannot read or write text")
-    return Tokenizer.from_str(content)
+    if how.tolerance is None:
+        return solver
+    check_tolerance(how.tolerance)
+    return partial(solver, tolerance=how.tolerance)

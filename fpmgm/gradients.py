@@ -5,12 +5,13 @@ Every rule runs the same num_no_grad + num_grad iterations and differs in what t
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Generator, Tensor
 
 from fpmgm.names import choose
+from fpmgm.schema import MAX_ITERATIONS, shortened
 from fpmgm.solvers import Solution, Solver, picard
 from fpmgm.types import Hidden, Map, Rows
 
@@ -95,6 +96,7 @@ def _require_iterations(num_no_grad: int, num_grad: int) -> None:
         )
 
 
+GradientName = Literal["sjfb", "jfb", "unrolled", "implicit"]
 GRADIENTS: dict[str, Callable[..., Solution]] = {
     "sjfb": sjfb,
     "jfb": jfb,
@@ -118,15 +120,15 @@ class IterationCounts:
     grad_max: int = 6
 
     def __post_init__(self) -> None:
-        if not 0 <= self.no_grad_min <= self.no_grad_max:
+        if not 0 <= self.no_grad_min <= self.no_grad_max <= MAX_ITERATIONS:
             raise ValueError(
-                f"no-grad iterations are {self.no_grad_min} to {self.no_grad_max}; "
-                "they must satisfy 0 <= no_grad_min <= no_grad_max"
+                f"no-grad iterations are {shortened(self.no_grad_min)} to {shortened(self.no_grad_max)}; "
+                f"they must satisfy 0 <= no_grad_min <= no_grad_max <= {MAX_ITERATIONS}"
             )
-        if not 1 <= self.grad_min <= self.grad_max:
+        if not 1 <= self.grad_min <= self.grad_max <= MAX_ITERATIONS:
             raise ValueError(
-                f"gradient iterations are {self.grad_min} to {self.grad_max}; "
-                "they must satisfy 1 <= grad_min <= grad_max"
+                f"gradient iterations are {shortened(self.grad_min)} to {shortened(self.grad_max)}; "
+                f"they must satisfy 1 <= grad_min <= grad_max <= {MAX_ITERATIONS}"
             )
 
     def __call__(self, *, rng: Generator) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fpmgm.devices import no_autocast
 from fpmgm.types import Chosen, Features, PerChoice
 
 LOGITS_AT_ONCE = 1 << 23
@@ -19,7 +20,7 @@ LOGITS_AT_ONCE = 1 << 23
 Scalar = Float[Tensor, ""]
 
 
-def weighed_nll(
+def weighted_nll(
     features: Features,
     weight: Float[Tensor, "V D"],
     bias: Float[Tensor, " V"],
@@ -32,18 +33,19 @@ def weighed_nll(
 
     `mask_id` is None where nothing is forbidden.
     """
-    found: Scalar = _WeighedNll.apply(features, weight, bias, tokens, weights, mask_id)
+    found: Scalar = _WeightedNll.apply(features, weight, bias, tokens, weights, mask_id)
     return found
 
 
-class _WeighedNll(torch.autograd.Function):
+class _WeightedNll(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, features: Tensor, weight: Tensor, bias: Tensor, tokens: Tensor, weights: Tensor, mask_id: int | None
     ) -> Tensor:
         device = features.device.type
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else features.dtype
-        with torch.autocast(device, enabled=False):
+        is_mixed = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+        dtype = torch.get_autocast_dtype(device) if is_mixed else features.dtype
+        with no_autocast(features.device):
             total, gradients = _by_parts(features, weight, bias, tokens, weights.float(), mask_id, dtype)
         ctx.gradients = gradients
         return total

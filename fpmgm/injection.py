@@ -5,6 +5,7 @@ u = G(h_pre) once, then the blocks read inject(h, u). The part that depends on u
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -95,11 +96,22 @@ class AddInjection(nn.Module):
         self.scale.copy_(torch.tensor([a, b]))
 
 
+InjectionName = Literal["mlp", "linear", "add"]
 INJECTIONS: dict[str, Callable[[int], MLPInjection | LinearInjection | AddInjection]] = {
     "mlp": MLPInjection,
     "linear": LinearInjection,
     "add": AddInjection,
 }
+
+
+MULTIPLY_ADDS = {"mlp": (2, 4), "linear": (1, 1), "add": (0, 0)}
+"""Products of D x D a token, once a solve (G is folded into the layer that reads it) and once an iteration."""
+
+
+def injection_multiply_adds(kind: str, width: int, *, num_iters: int, has_projection: bool) -> int:
+    """Of a solve of so many iterations, a token."""
+    once, each = MULTIPLY_ADDS[kind]
+    return width**2 * ((once or int(has_projection)) + num_iters * each)
 
 
 class Injection(nn.Module):

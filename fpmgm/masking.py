@@ -6,6 +6,7 @@ t = 0 is clean, t = 1 all masked; alpha(t) is the probability that a token is ke
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -56,7 +57,8 @@ arccos = MaskSchedule(
 )
 """Halton-MaskGIT's arccos: with r = 1 - t of the way done, a share arccos(r) / (pi / 2) is masked."""
 
-SCHEDULES = {schedule.name: schedule for schedule in (linear, cosine, arccos)}
+ScheduleName = Literal["linear", "cosine", "arccos"]
+SCHEDULES: dict[str, MaskSchedule] = {schedule.name: schedule for schedule in (linear, cosine, arccos)}
 
 
 def mask_schedule_by_name(name: str) -> MaskSchedule:

@@ -1,7 +1,9 @@
-"""Names: choosing by one, where a misspelt one is an error that offers the nearest, and writing one as a file's."""
+"""Names: choosing by one (the nearest is offered if it is misspelt), writing one as a file's, shortening paths."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from difflib import get_close_matches
+from pathlib import PurePath
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -21,6 +23,32 @@ def choose(kind: str, name: str, table: Mapping[str, T]) -> T:
     raise ValueError(f"unknown {kind} {name!r}; {hint}Choices: {', '.join(table)}")
 
 
+def check_names(kind: str, given: Iterable[str], config: type) -> None:
+    """A ValueError that names the nearest one if something given is no field of a dataclass."""
+    known = dict.fromkeys(field.name for field in fields(config))
+    for name in given:
+        choose(kind, name, known)
+
+
 def slug(name: str) -> str:
     """A name as a file may have it."""
     return "".join(letter if letter.isalnum() else "-" for letter in name.lower())
+
+
+def short_names(places: Iterable[str]) -> dict[str, str]:
+    """Each place by the end of its path, as much of it as tells it from all others.
+
+    >>> short_names(["runs/a/model", "runs/b/model", "text-mini"])
+    {'runs/a/model': 'a/model', 'runs/b/model': 'b/model', 'text-mini': 'text-mini'}
+    """
+    parts = {place: PurePath(place).parts for place in places}
+
+    def short(place: str) -> str:
+        own = parts[place]
+        for num in range(1, len(own)):
+            others = (theirs for theirs in parts.values() if theirs != own)
+            if all(theirs[-num:] != own[-num:] for theirs in others):
+                return str(PurePath(*own[-num:]))
+        return place
+
+    return {place: short(place) for place in parts}

@@ -6,6 +6,7 @@ parts add up to the loss of the whole, whether they are processes, accumulation 
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -14,14 +15,15 @@ from torch.nn import functional as F  # noqa: N812
 from torch.utils.checkpoint import checkpoint
 
 from fpmgm.denoiser import Denoised, Denoiser
-from fpmgm.gradients import Gradient, IterationCounts, sjfb
-from fpmgm.head_loss import weighed_nll
-from fpmgm.masking import MaskSchedule, linear, masked_below, stratified_times, without_mask
+from fpmgm.gradients import GradientName, IterationCounts, gradient_by_name
+from fpmgm.head_loss import weighted_nll
+from fpmgm.masking import ScheduleName, mask_schedule_by_name, masked_below, stratified_times, without_mask
 from fpmgm.names import choose
-from fpmgm.solvers import Solver, picard
-from fpmgm.types import Chosen, Features, PerChoice, PerSequence, Positions, Tokens, Uniforms
+from fpmgm.solvers import SolverName, solver_by_name
+from fpmgm.types import Batch, Chosen, Features, Labels, PerChoice, PerSequence, Places, Positions, Tokens, Uniforms
 
 Scalar = Float[Tensor, ""]
+Own = TypeVar("Own", bound="Noise")
 
 LOGITS_AT_ONCE = 1 << 26
 """How many logits a loss holds at a time: a quarter of a gigabyte in float32."""
@@ -38,82 +40,172 @@ class Losses:
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """The random numbers of a batch, or of some rows of it."""
+    """What was drawn for a batch, or for some rows of it, on the CPU."""
 
     t: PerSequence
-    u: Uniforms
+    z: Tokens  # the masked input
+    asked: Positions  # where the loss asks for a token: masked, and no padding
+    label: Labels | None  # what the network is told of each sequence
     num_no_grad: int
     num_grad: int
     num_tokens: int  # of the whole batch, without padding
     num_masked: int  # of those
 
-    def rows(self, part: slice) -> "Noise":
-        """The numbers of some rows; the totals stay those of the whole batch."""
-        return replace(self, t=self.t[part], u=self.u[part])
+    def rows(self: Own, part: slice) -> Own:
+        """What was drawn for some rows; the totals stay those of the whole batch."""
+        changes: dict[str, Any] = {name: tensor[part] for name, tensor in self._tensors.items()}
+        return replace(self, **changes)
+
+    def to(self: Own, device: torch.device) -> Own:
+        """The same on another device."""
+        changes: dict[str, Any] = {name: tensor.to(device) for name, tensor in self._tensors.items()}
+        return replace(self, **changes)
+
+    @property
+    def _tensors(self) -> dict[str, Tensor]:
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskedCrossEntropy:
+class Moment:
+    """Where a run is: `update` updates of `updates` are done."""
+
+    update: int = 0
+    updates: int = 1
+
+
+WHOLE = Moment()
+"""The only update of a run of one."""
+
+
+@runtime_checkable
+class Objective(Protocol):
+    """What a run minimises. It is its own configuration: every field can be set on the command line."""
+
+    @property
+    def teacher_source(self) -> str:
+        """Who else has a say: nobody (empty), `ema`, `start` (a copy of the weights before the first update), `init`
+        (the model that the run starts from), or the name of a model."""
+        ...
+
+    @property
+    def is_in_nats(self) -> bool:
+        """Whether the loss is in nats a token, so that a run that has gone bad can be told by it."""
+        ...
+
+    @property
+    def is_cut_by_updates(self) -> bool:
+        """Whether parts of the objective are shares of the run, so that a run cannot be made longer."""
+        ...
+
+    def check(self, *, updates: int, has_init: bool, is_causal: bool) -> None:
+        """A ValueError if such a run cannot minimise this."""
+        ...
+
+    def next_teacher_at(self, moment: Moment) -> str:
+        """What becomes the teacher before this update: nothing (empty), the student's `weights`, or their `ema`."""
+        ...
+
+    def draw(self, denoiser: Denoiser, batch: Tokens | Batch, *, rng: Generator, moment: Moment = ...) -> Noise: ...
+
+    def loss(self, denoiser: Denoiser, x: Tokens, noise: Any, teacher: Denoiser | None = None) -> Losses: ...
+
+
+class WithoutTeacher:
+    """What an objective without a teacher says of one."""
+
+    teacher_source = ""
+    is_in_nats = True
+    is_cut_by_updates = False
+
+    def check(self, *, updates: int, has_init: bool, is_causal: bool) -> None:
+        if is_causal:
+            raise ValueError(f"{type(self).__name__} is for masked models, and model.is_causal is set")
+
+    def next_teacher_at(self, moment: Moment) -> str:
+        return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedCrossEntropy(WithoutTeacher):
     """The paper's base objective: cross entropy at masked positions, weighted by w(t) (Eq. 1)."""
 
-    weighting: str = "bound"
+    weighting: Literal["bound", "masked"] = "bound"
     """`bound`: w(t), mean over all tokens: a bound on their negative log-likelihood, in nats (MDLM).
     `masked`: no weight, mean over masked tokens (MaskGIT)."""
-    schedule: MaskSchedule = linear
-    counts: IterationCounts = field(default_factory=IterationCounts)
-    gradient: Gradient = sjfb
-    solver: Solver = picard
-    pad_id: int | None = None
-    """What fills sequences up: seen and masked like any token, but no part of the loss (MDLM on LM1B)."""
+    schedule: ScheduleName = "linear"
+    """The share of tokens that is masked at time t: `linear` (MDLM), `cosine` or `arccos` (MaskGIT)."""
+    iterations: IterationCounts = field(default_factory=IterationCounts)
+    """Solver iterations of an update, without and with gradients. A plain stack has none."""
+    gradient: GradientName = "sjfb"
+    """How the fixed point is differentiated. A plain stack does not need it."""
+    solver: SolverName = "picard"
+    """What solves the fixed point. A plain stack does not need it."""
 
     def __post_init__(self) -> None:
         choose("weighting", self.weighting, {"bound": None, "masked": None})
+        mask_schedule_by_name(self.schedule)
+        gradient_by_name(self.gradient)
+        solver_by_name(self.solver)
 
-    def __call__(self, denoiser: Denoiser, x: Tokens, *, rng: Generator) -> Losses:
+    def __call__(self, denoiser: Denoiser, x: Tokens | Batch, *, rng: Generator) -> Losses:
         """The loss of a whole batch."""
-        return self.loss(denoiser, x, self.draw(denoiser, x, rng=rng))
+        return self.loss(denoiser, Batch.of(x).x, self.draw(denoiser, x, rng=rng))
 
-    def draw(self, denoiser: Denoiser, x: Tokens, *, rng: Generator, update: int = 0) -> Noise:
-        """Times, uniform numbers and iteration counts for a whole batch."""
-        num_no_grad, num_grad = self.counts(rng=rng) if denoiser.cost.fp else (0, 0)
+    def draw(self, denoiser: Denoiser, batch: Tokens | Batch, *, rng: Generator, moment: Moment = WHOLE) -> Noise:
+        """Times, masks and iteration counts for a whole batch."""
+        noise, _ = self.draw_uniforms(denoiser, Batch.of(batch), rng=rng)
+        return noise
+
+    def draw_uniforms(self, denoiser: Denoiser, batch: Batch, *, rng: Generator) -> tuple[Noise, Uniforms]:
+        """The noise of a batch, and the uniform numbers that its masks were made of."""
+        x, is_real = batch.x.cpu(), batch.is_real.cpu()
+        num_no_grad, num_grad = self.iterations(rng=rng) if denoiser.cost.fp else (0, 0)
         t = stratified_times(len(x), rng=rng)
         u = torch.rand(x.shape, generator=rng)
-        counts = not_padding(x, self.pad_id).cpu()
-        return Noise(
+        z = masked_below(x, u, t, mask_id=denoiser.mask_id, schedule=mask_schedule_by_name(self.schedule))
+        asked = (z == denoiser.mask_id) & is_real
+        noise = Noise(
             t=t,
-            u=u,
+            z=z,
+            asked=asked,
+            label=batch.label,
             num_no_grad=num_no_grad,
             num_grad=num_grad,
-            num_tokens=int(counts.sum()),
-            num_masked=int((counts & (u < self.schedule.masked(t)[:, None])).sum()),
+            num_tokens=int(is_real.sum()),
+            num_masked=int(asked.sum()),
         )
+        return noise, u
 
-    def loss(self, denoiser: Denoiser, x: Tokens, noise: Noise) -> Losses:
+    def loss(self, denoiser: Denoiser, x: Tokens, noise: Noise, teacher: Denoiser | None = None) -> Losses:
         """What the rows x of a batch, with their part of its noise, add to its loss."""
-        t = noise.t.to(x.device)
-        z = masked_below(x, noise.u.to(x.device), t, mask_id=denoiser.mask_id, schedule=self.schedule)
-        asked = (z == denoiser.mask_id) & not_padding(x, self.pad_id)
-        features, residual = self.read(denoiser, z, asked, noise)
-        return Losses(total=self.score(denoiser, features, x, asked, noise), residual=residual)
+        places = Places.of(noise.asked).to(x.device)
+        noise = noise.to(x.device)
+        features, residual = self.read(denoiser, noise.z, places, noise)
+        return Losses(total=self.score(denoiser, features, x, places, noise), residual=residual)
 
-    def read(self, denoiser: Denoiser, z: Tokens, asked: Positions, noise: Noise) -> Denoised:
+    def read(self, denoiser: Denoiser, z: Tokens, places: Places, noise: Noise) -> Denoised:
         """The pass that learns, with the iterations that were drawn."""
-        counts = {"num_no_grad": noise.num_no_grad, "num_grad": noise.num_grad}
-        found: Denoised = denoiser(z, noise.t.to(z.device), asked, gradient=self.gradient, solver=self.solver, **counts)
+        found: Denoised = denoiser(
+            z,
+            noise.t,
+            places,
+            label=noise.label,
+            num_no_grad=noise.num_no_grad,
+            num_grad=noise.num_grad,
+            gradient=gradient_by_name(self.gradient),
+            solver=solver_by_name(self.solver),
+        )
         return found
 
-    def score(self, denoiser: Denoiser, features: Features, x: Tokens, asked: Positions, noise: Noise) -> Scalar:
-        """The weighed cross entropy of what was masked, from the features there."""
+    def score(self, denoiser: Denoiser, features: Features, x: Tokens, places: Places, noise: Noise) -> Scalar:
+        """The weighted cross entropy of what was masked, from the features there."""
+        tokens = places.take(x)
         if self.weighting == "masked":
-            weights = torch.full_like(x[asked], 1 / max(noise.num_masked, 1), dtype=torch.float32)
+            weights = torch.full_like(tokens, 1 / max(noise.num_masked, 1), dtype=torch.float32)
         else:
-            weights = self.schedule.weight(noise.t.to(x.device))[:, None].expand(x.shape)[asked] / noise.num_tokens
-        return weighed_nll(features, *denoiser.backbone.head_weights(), x[asked], weights, mask_id=denoiser.mask_id)
-
-
-def not_padding(x: Tokens, pad_id: int | None) -> Positions:
-    """Where x counts."""
-    return torch.ones_like(x, dtype=torch.bool) if pad_id is None else x != pad_id
+            weights = mask_schedule_by_name(self.schedule).weight(noise.t)[places.sequences] / noise.num_tokens
+        return weighted_nll(features, *denoiser.backbone.head_weights(), tokens, weights, mask_id=denoiser.mask_id)
 
 
 def token_nll(denoiser: Denoiser, features: Features, tokens: Chosen) -> PerChoice:
@@ -141,26 +233,36 @@ def in_parts(of_rows: Callable[..., PerChoice], vocab_size: int, *rows: Tensor) 
 
 
 @dataclass(frozen=True, kw_only=True)
-class NextToken:
+class NextToken(WithoutTeacher):
     """Cross entropy of the next token: for causal models of the same blocks."""
 
-    pad_id: int | None = None
-    """What fills sequences up; no part of the loss."""
+    def check(self, *, updates: int, has_init: bool, is_causal: bool) -> None:
+        if not is_causal:
+            raise ValueError("the next token is for causal models to learn; set --model.is-causal")
 
-    def draw(self, denoiser: Denoiser, x: Tokens, *, rng: Generator, update: int = 0) -> Noise:
+    def draw(self, denoiser: Denoiser, batch: Tokens | Batch, *, rng: Generator, moment: Moment = WHOLE) -> Noise:
         """Nothing is random here but dropout."""
-        nothing = torch.zeros(len(x))
-        num_tokens = int(not_padding(x, self.pad_id)[:, 1:].sum())
-        return Noise(t=nothing, u=nothing[:, None], num_no_grad=0, num_grad=0, num_tokens=num_tokens, num_masked=0)
+        batch = Batch.of(batch)
+        asked = batch.is_real.cpu().roll(-1, dims=1)
+        asked[:, -1] = False
+        return Noise(
+            t=torch.zeros(len(asked)),
+            z=batch.x.cpu(),
+            asked=asked,
+            label=batch.label,
+            num_no_grad=0,
+            num_grad=0,
+            num_tokens=int(asked.sum()),
+            num_masked=0,
+        )
 
-    def loss(self, denoiser: Denoiser, x: Tokens, noise: Noise) -> Losses:
+    def loss(self, denoiser: Denoiser, x: Tokens, noise: Noise, teacher: Denoiser | None = None) -> Losses:
         """What the rows x of a batch add to its mean over tokens."""
-        asked = torch.zeros_like(x, dtype=torch.bool)
-        asked[:, :-1] = not_padding(x, self.pad_id)[:, 1:]
-        tokens = x.roll(-1, dims=1)[asked]
-        weights = torch.full_like(tokens, 1 / noise.num_tokens, dtype=torch.float32)
-        features = denoiser(x, 0.0, asked).features
-        total = weighed_nll(features, *denoiser.backbone.head_weights(), tokens, weights, mask_id=None)
+        places = Places.of(noise.asked).to(x.device)
+        tokens = places.take(x.roll(-1, dims=1))
+        weights = torch.full_like(tokens, 1 / max(noise.num_tokens, 1), dtype=torch.float32)
+        features = denoiser(x, 0.0, places).features
+        total = weighted_nll(features, *denoiser.backbone.head_weights(), tokens, weights, mask_id=None)
         return Losses(total=total, residual=torch.zeros(len(x), device=x.device))
 
 

@@ -1,9 +1,9 @@
 """The quick start: the bundled model writes, token by token, and a table shows what a budget buys."""
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from rich.console import Console
@@ -11,20 +11,46 @@ from rich.table import Table
 
 from fpmgm.budget import plan
 from fpmgm.checkpoint import BUNDLED, Model, load
-from fpmgm.evaluation.judges import BUNDLED_JUDGE, load_judge
-from fpmgm.evaluation.text import measure
-from fpmgm.generation import documents, generate
+from fpmgm.devices import OnDevice
+from fpmgm.evaluation.intervals import Interval
+from fpmgm.evaluation.judges import BUNDLED_JUDGE
+from fpmgm.evaluation.tables import Column, terminal_table
+from fpmgm.evaluation.text import TextEvaluator
+from fpmgm.evaluation.threads import use_threads
+from fpmgm.generation import Generated, generate
 from fpmgm.replay import Replay
+from fpmgm.schema import MAX_SAMPLES, read_json, require
 
 BUDGETS = (24, 48, 96, 192)
 WATCHED = 96
 MDLM = "text-mini-mdlm"
-COLUMNS = ("budget", "spent", "steps", "seconds", "entropy", "different pairs", "perplexity", "MDLM's")
 QUALITY = "perplexity_per_sample"
 
 
+class Line(NamedTuple):
+    """What is shown of a budget."""
+
+    budget: int
+    out: Generated
+    found: dict[str, Interval]
+    of_plain: dict[str, Interval]
+    """The same of a plain MDLM."""
+
+
+COLUMNS = (
+    Column(title="budget", value=lambda line: line.budget),
+    Column(title="spent", value=lambda line: line.out.block_evals),
+    Column(title="steps", value=lambda line: line.out.steps),
+    Column(title="seconds", value=lambda line: line.out.seconds, digits=2),
+    Column(title="entropy", value=lambda line: line.found["entropy"].value, digits=2),
+    Column(title="different pairs", value=lambda line: f"{line.found['distinct_2'].value:.1%}"),
+    Column(title="perplexity", value=lambda line: line.found[QUALITY].value, digits=0),
+    Column(title="MDLM's", value=lambda line: line.of_plain[QUALITY].value, digits=0),
+)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Quickstart:
+class Quickstart(OnDevice):
     """Watch the bundled FP-MDLM write verse, then sample it at four budgets."""
 
     num_samples: int = 16
@@ -35,8 +61,8 @@ class Quickstart:
     """Save what the terminal shows as a picture, to this file."""
 
     def __post_init__(self) -> None:
-        if self.num_samples < 1:
-            raise ValueError(f"num_samples is {self.num_samples}; it must be at least 1")
+        self.check_device()
+        require("num_samples", self.num_samples, 1, MAX_SAMPLES)
         if self.svg and not Path(self.svg).resolve().parent.is_dir():
             raise ValueError(f"svg is {self.svg}; its folder does not exist")
 
@@ -44,22 +70,24 @@ class Quickstart:
 def run(config: Quickstart) -> None:
     """Print the whole quick start."""
     console = Console(record=bool(config.svg), width=100 if config.svg else None, highlight=False)
-    model = load()
+    model = load(device=config.device, dtype=config.dtype)
+    use_threads(model.config, config.num_samples)
     size = sum(parameter.numel() for parameter in model.denoiser.parameters())
     console.print(
         f"An FP-MDLM of {size:,} parameters, trained on poetry on two CPU cores, then for consistency across steps, "
-        f"writes {model.config.length} tokens with {WATCHED} block evaluations. A dot is a token still masked.\n"
+        f"writes {model.config.vocabulary.length} tokens with {WATCHED} block evaluations. "
+        "A dot is a token still masked.\n"
     )
     steps = plan(WATCHED, model.denoiser.cost).num_steps
     moments = {steps // 4 - 1, steps // 2 - 1, steps - 1}  # what a pipe gets to see
     with Replay(model, console, steps=moments) as replay:
         generate(model, budget=WATCHED, seed=config.seed, on_step=replay)
     console.print()
-    console.print(budget_table(model, config))
+    console.print(budget_table(model, config, console.width))
     console.print(
         'Next: ./run sample --watch --prompt "The sea"     goes on from your words\n'
         '      ./run sample --infill "the ___ of the ___"  fills in\n'
-        "      ./run train text-mini --data.source FILE    trains on your own text\n"
+        "      ./run train mine --data.source FILE         learns your own text\n"
         "      ./run --help                                lists the rest"
     )
     if config.svg:
@@ -67,33 +95,27 @@ def run(config: Quickstart) -> None:
         Path(config.svg).write_text(re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL))  # no fonts from afar
 
 
-def budget_table(model: Model, config: Quickstart) -> Table:
-    """What each budget buys, of this model and of a plain MDLM, measured now."""
-    judge, plain = load_judge(BUNDLED_JUDGE), load(MDLM)
-    report = json.loads((BUNDLED / BUNDLED_JUDGE / "report.json").read_text())
-    table = Table(
+def budget_table(model: Model, config: Quickstart, width: int) -> Table:
+    """Quality at each budget, of this model and of a plain MDLM, measured now."""
+    evaluator = TextEvaluator(judge=BUNDLED_JUDGE, device=config.device)
+    plain = load(MDLM, device=config.device, dtype=config.dtype)
+    report = read_json(BUNDLED / BUNDLED_JUDGE / "report.json")
+    rows = [_row(budget, model, plain, evaluator, config) for budget in BUDGETS]
+    return terminal_table(
+        rows,
+        COLUMNS,
+        width,
         title=f"{config.num_samples} texts at each budget of block evaluations, three-state reuse",
         caption=f"Perplexity by a causal model of poetry, which finds {report['validation'][0]['value']:.0f} in poems "
         f"it has not seen; MDLM: a plain stack of {plain.denoiser.cost.pre} blocks, trained alike but for consistency.",
     )
-    for column in COLUMNS:
-        table.add_column(column, justify="right")
-    for budget in BUDGETS:
-        out, other = (
-            generate(each, num_samples=config.num_samples, budget=budget, seed=config.seed) for each in (model, plain)
-        )
-        found, of_other = (
-            measure(torch.tensor(each.tokens), judge.read([documents(model, row) for row in each.tokens]))
-            for each in (out, other)
-        )
-        table.add_row(
-            str(budget),
-            str(out.block_evals),
-            str(out.steps),
-            f"{out.seconds:.2f}",
-            f"{found['entropy']['value']:.2f}",
-            f"{found['distinct_2']['value']:.1%}",
-            f"{found[QUALITY]['value']:.0f}",
-            f"{of_other[QUALITY]['value']:.0f}",
-        )
-    return table
+
+
+def _row(budget: int, model: Model, plain: Model, evaluator: TextEvaluator, config: Quickstart) -> Line:
+    out, other = (
+        generate(each, num_samples=config.num_samples, budget=budget, seed=config.seed) for each in (model, plain)
+    )
+    found, of_other = (
+        evaluator.measure(each, torch.tensor(texts.tokens)) for each, texts in ((model, out), (plain, other))
+    )
+    return Line(budget, out, found, of_other)

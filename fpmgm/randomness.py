@@ -1,13 +1,15 @@
 """Where random numbers come from: generators keyed by what they are for, never global state."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
 from torch import Generator
 
 from fpmgm.types import Uniforms
+
+DRAWN_AHEAD = 4096
+"""How many numbers of a stream are drawn at a time, at least."""
 
 
 def generator(*key: int) -> Generator:
@@ -23,21 +25,31 @@ def generator(*key: int) -> Generator:
     return Generator().manual_seed(int(state))
 
 
-@dataclass(frozen=True)
 class Streams:
-    """One generator per sequence: a sample does not depend on the batch it is drawn in."""
+    """One generator per sequence: a sample does not depend on the batch it is drawn in.
 
-    generators: tuple[Generator, ...]
+    Numbers are drawn ahead, some thousand of every stream at a time, so that a denoising step takes those of the whole
+    batch in one piece.
+    """
+
+    def __init__(self, generators: Sequence[Generator]) -> None:
+        self.generators = tuple(generators)
+        self._ahead = torch.empty(len(self.generators), 0, dtype=torch.float64)
 
     @classmethod
     def of(cls, seed: int, indices: Iterable[int]) -> "Streams":
         """Streams of the sequences with these indices, each seeded by (seed, index)."""
-        return cls(tuple(generator(seed, index) for index in indices))
+        return cls([generator(seed, index) for index in indices])
 
     def __len__(self) -> int:
         return len(self.generators)
 
     def uniform(self, length: int) -> Uniforms:
-        """The next `length` numbers of every stream, in [0, 1), in float64: 53 random bits each."""
-        rows = [torch.rand(length, generator=g, dtype=torch.float64) for g in self.generators]
-        return torch.stack(rows)
+        """The next `length` numbers of every stream, in [0, 1), on the CPU, in float64: 53 random bits each."""
+        missing = length - self._ahead.shape[1]
+        if missing > 0:
+            num = max(missing, DRAWN_AHEAD)
+            drawn = [torch.rand(num, generator=g, dtype=torch.float64) for g in self.generators]
+            self._ahead = torch.cat([self._ahead, torch.stack(drawn)], dim=1)
+        found, self._ahead = self._ahead[:, :length], self._ahead[:, length:]
+        return found

@@ -9,7 +9,6 @@ from rich.live import Live
 from rich.text import Text
 
 from fpmgm.checkpoint import Model
-from fpmgm.generation import decode
 from fpmgm.sampling import Step
 
 FRAMES_A_SECOND = 60
@@ -19,13 +18,20 @@ class Replay:
     """An `on_step` that shows the first sequence of the first batch; use it as a context."""
 
     def __init__(
-        self, model: Model, console: Console, *, steps: Collection[int] | None = None, seconds: float = 0.03
+        self,
+        model: Model,
+        console: Console,
+        *,
+        steps: Collection[int] | None = None,
+        seconds: float = 0.03,
+        stays: bool = True,
     ) -> None:
         self.model, self.console = model, console
         self.steps = steps  # which steps a pipe gets to see; None: all
         self.seconds = seconds  # for each token on a terminal
+        self.stays = stays  # whether the finished text is left there; if not, who calls prints it
         self.done = -1
-        self.live = Live(console=console, auto_refresh=False, vertical_overflow="visible")
+        self.live = Live(console=console, auto_refresh=False, vertical_overflow="visible", transient=not stays)
 
     def __enter__(self) -> "Replay":
         if self.console.is_terminal:
@@ -46,7 +52,7 @@ class Replay:
         changed = [i for i, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
         if self.console.is_terminal:
             self._animate(step, before, after, changed)
-        elif self.steps is None or step.index in self.steps:
+        elif (self.steps is None or step.index in self.steps) and (self.stays or step.t_next > 0):
             self.console.rule(f"step {step.index + 1}, t = {step.t_next:.2f}", style="dim", align="left")
             self.console.print(self._text(after, changed))
 
@@ -67,5 +73,5 @@ class Replay:
         mask = self.model.denoiser.mask_id
         for position, token in enumerate(tokens):
             style = "dim" if token == mask else "bold green" if position in changed else ""
-            text.append(decode(self.model, [token]), style=style)
+            text.append(self.model.speech.show([token]), style=style)
         return text

@@ -1,7 +1,7 @@
 """Reuse: where the solver of the next denoising step starts. The fixed point itself does not change."""
 
 from dataclasses import dataclass, fields
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 
@@ -58,6 +58,7 @@ class ThreeStateReuse:
 three_state_reuse = ThreeStateReuse()
 """Three-state reuse with the paper's coefficients."""
 
+ReuseName = Literal["none", "full", "three-state"]
 REUSES: dict[str, Reuse] = {"none": no_reuse, "full": full_reuse, "three-state": three_state_reuse}
 
 

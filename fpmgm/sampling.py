@@ -9,13 +9,14 @@ from typing import Any
 import torch
 
 from fpmgm.denoiser import Denoiser, evaluating
-from fpmgm.draws import Draw
+from fpmgm.devices import has_float64
+from fpmgm.draws import Draw, exact
 from fpmgm.masking import without_mask
 from fpmgm.randomness import Streams
 from fpmgm.reuse import Reuse, no_reuse
 from fpmgm.solvers import Solution, Solver, picard
 from fpmgm.transitions import Transition
-from fpmgm.types import Counts, Hidden, Positions, Solved, State, Tokens
+from fpmgm.types import Counts, Hidden, Labels, Places, Solved, State, Tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +28,7 @@ class Step:
     t_next: float
     z: Tokens  # before the step: what `solution` was solved for
     z_next: Tokens  # after it
-    positions: Positions  # where logits were computed
+    places: Places  # where logits were computed
     h_pre: Hidden
     h_init: Hidden  # where the solver started
     solution: Solution  # of a plain stack: h_pre, after 0 iterations
@@ -74,38 +75,34 @@ def sample(
     iterations: Sequence[int],
     transition: Transition,
     rng: Streams,
+    label: Labels | None = None,
     reuse: Reuse = no_reuse,
     solver: Solver = picard,
     on_step: Callable[[Step], None] | None = None,
 ) -> Sampled:
     """Denoise z along times[0] > ... > times[-1] = 0, with iterations[i] solver iterations at step i.
 
-    Tokens of z that are not masks are given, and stay. A plain stack takes iterations of 0 and no reuse.
+    Tokens of z that are not masks are given, and stay. `label` is the class of each sequence, for networks that have
+    classes. A plain stack takes iterations of 0 and no reuse.
     """
     if denoiser.is_causal:
         raise ValueError("this model is causal, made to judge text; sample a masked model, or use `left_to_right`")
     _check_tokens(denoiser, z, rng)
     _check_steps(denoiser, times, iterations, reuse, solver)
-    is_given = z != denoiser.mask_id
-    state = State(
-        z=z,
-        mask_id=denoiser.mask_id,
-        is_given=is_given,
-        confidence=torch.zeros(z.shape, dtype=torch.float64, device=z.device),
-    )
+    state = _first_state(z, denoiser.mask_id)
     spent = torch.zeros(len(z), dtype=torch.long, device=z.device)
     last = None
     with evaluating(denoiser), denoiser.injection.folded() if denoiser.injection else nullcontext():
         for index, (num_iters, (t, t_next)) in enumerate(zip(iterations, pairwise(times), strict=True)):
-            positions = transition.positions(state, t, t_next, rng=rng)  # most rules choose before they see a logit
-            cond = denoiser.condition(state.z, t)
+            places = Places.of(transition.positions(state, t, t_next, rng=rng))  # chosen before a logit is seen
+            cond = denoiser.condition(state.z, t, label)
             h_pre = denoiser.pre(state.z, cond)
             h_init = reuse(h_pre, state.z, last, mask_id=denoiser.mask_id)
             solution = _solve(denoiser, h_pre, h_init, cond, solver, num_iters)
-            logits = denoiser.head(denoiser.post(solution.h, cond, positions)).double()  # see docs/numerics.md
+            logits = exact(denoiser.head(denoiser.post(solution.h, cond, places)))  # see docs/numerics.md
             logits = without_mask(logits, mask_id=denoiser.mask_id)
             last = Solved(z=state.z, h_star=solution.h)  # before z moves: the tokens it was solved for
-            state = transition.write(state, logits, positions, t, t_next, rng=rng)
+            state = transition.write(state, logits, places, t, t_next, rng=rng)
             spent += denoiser.cost.pre + denoiser.cost.post + solution.num_iters * denoiser.cost.fp
             if on_step is not None:
                 on_step(
@@ -115,7 +112,7 @@ def sample(
                         t_next=t_next,
                         z=last.z,
                         z_next=state.z,
-                        positions=positions,
+                        places=places,
                         h_pre=h_pre,
                         h_init=h_init,
                         solution=solution,
@@ -139,18 +136,25 @@ def left_to_right(denoiser: Denoiser, z: Tokens, *, draw: Draw, rng: Streams) ->
     spent = torch.zeros(len(z), dtype=torch.long, device=z.device)
     with evaluating(denoiser):
         for index in range(1, z.shape[1]):
-            u = rng.uniform(1).to(z.device)[:, 0]
+            u = rng.uniform(1)[:, 0].to(z.device)
             is_masked = z[:, index] == denoiser.mask_id
             if not is_masked.any():
                 continue
             before = z[is_masked, :index]
             last = torch.zeros_like(before, dtype=torch.bool)
             last[:, -1] = True
-            logits = denoiser.head(denoiser(before, 0.0, last).features).double()
+            logits = exact(denoiser.head(denoiser(before, 0.0, last).features))
             z = z.clone()
-            z[is_masked, index] = draw(without_mask(logits, mask_id=denoiser.mask_id), u[is_masked])
+            z[is_masked, index] = draw(without_mask(logits, mask_id=denoiser.mask_id), u[is_masked]).to(z.device)
             spent += is_masked * denoiser.cost.pre
     return Sampled(z=z, block_evals=spent, unspent=torch.zeros_like(spent))
+
+
+def _first_state(z: Tokens, mask_id: int) -> State:
+    """What is not a mask is given."""
+    dtype = torch.float64 if has_float64(z.device) else torch.float32
+    nothing = torch.zeros(z.shape, dtype=dtype, device=z.device)
+    return State(z=z, mask_id=mask_id, is_given=z != mask_id, confidence=nothing)
 
 
 def _solve(denoiser: Denoiser, h_pre: Hidden, h_init: Hidden, cond: Any, solver: Solver, num_iters: int) -> Solution:

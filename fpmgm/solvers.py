@@ -4,14 +4,16 @@ A solver is `(f, h, num_iters) -> Solution`, exact for one and two iterations, w
 `tolerance` each sequence stops by itself, and `f(h, rows)` is then asked for the remaining sequences only.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fpmgm.devices import no_autocast
 from fpmgm.names import choose
 from fpmgm.types import Counts, Hidden, Map, PerSequence
 
@@ -61,12 +63,19 @@ def anderson(
     return _iterate(f, h, num_iters, memory=memory, mix=mix, tolerance=tolerance)
 
 
+SolverName = Literal["picard", "anderson"]
 SOLVERS: dict[str, Callable[..., Solution]] = {"picard": picard, "anderson": anderson}
 
 
 def solver_by_name(name: str) -> Callable[..., Solution]:
     """The solver of that name: `picard` or `anderson`."""
     return choose("solver", name, SOLVERS)
+
+
+def check_tolerance(tolerance: float) -> None:
+    """A ValueError if it is no tolerance: negative, infinite or not a number."""
+    if not 0 <= tolerance < math.inf:
+        raise ValueError(f"tolerance is {tolerance}; it must be a number, 0 or more, or None to run all iterations")
 
 
 def _iterate(
@@ -80,30 +89,63 @@ def _iterate(
 ) -> Solution:
     if num_iters < 1:
         raise ValueError(f"num_iters is {num_iters}; a solver needs at least 1 iteration")
-    if tolerance is not None and tolerance < 0:
-        raise ValueError(f"tolerance is {tolerance}; it must be 0 or more, or None to run all iterations")
+    if tolerance is not None:
+        check_tolerance(tolerance)
+        return _iterate_until(f, h, num_iters, memory=memory, mix=mix, tolerance=tolerance)
     points: Window = []
     images: Window = []
-    batch, rows = h, torch.arange(len(h), device=h.device)  # rows: the sequences that still run
+    for _ in range(num_iters):
+        points, images = [*points, h][-memory:], [*images, f(h)][-memory:]
+        h = mix(points, images)
+    spent = torch.full((len(h),), num_iters, device=h.device)
+    return Solution(h=h, residual=_relative_residual(points[-1], images[-1]), num_iters=spent)
+
+
+def _iterate_until(
+    f: Map,
+    h: Hidden,
+    num_iters: int,
+    *,
+    memory: int,
+    mix: Callable[[Window, Window], Hidden],
+    tolerance: float,
+) -> Solution:
+    """Each sequence stays as it is once its residual is at most the tolerance; then f is no longer asked for it.
+
+    To know which sequences these are, the host waits for the device: at most twice a solve, but for the CPU.
+    """
+    looks = _looks(h.device, num_iters)
+    points: Window = []
+    images: Window = []
+    batch, rows = h, torch.arange(len(h), device=h.device)  # rows: the sequences that f is asked for
     residual, spent = h.new_full((len(h),), torch.inf), rows.new_zeros(len(h))
+    is_running = torch.ones_like(rows, dtype=torch.bool)  # which of them have not met the tolerance
     for n in range(1, num_iters + 1):
         is_whole = len(rows) == len(batch)
         point = batch if is_whole else batch[rows]
         image = f(point) if is_whole else f(point, rows)
         points, images = [*points, point][-memory:], [*images, image][-memory:]
-        h = mix(points, images)
+        h = torch.where(is_running[:, None, None], mix(points, images), point)
         batch = h if is_whole else batch.index_copy(0, rows, h)
-        if tolerance is None and n < num_iters:
-            continue
-        spent[rows] = n
-        residual[rows] = _relative_residual(point, image)
-        if tolerance is not None:
-            runs_on = residual[rows] > tolerance
-            if not bool(runs_on.any()):
+        measured = _relative_residual(point, image)
+        residual[rows] = torch.where(is_running, measured, residual[rows])
+        spent[rows] += is_running
+        is_running = is_running & (measured > tolerance)
+        if n in looks:
+            kept = [place for place, runs in enumerate(is_running.tolist()) if runs]
+            if not kept:
                 break
-            if not bool(runs_on.all()):
-                rows, points, images = rows[runs_on], [p[runs_on] for p in points], [i[runs_on] for i in images]
+            if len(kept) < len(rows):
+                index = torch.tensor(kept, device=h.device)
+                rows, is_running = rows[index], is_running[index]
+                points, images = [p[index] for p in points], [i[index] for i in images]
     return Solution(h=batch, residual=residual, num_iters=spent)
+
+
+def _looks(device: torch.device, num_iters: int) -> set[int]:
+    """After which iterations the host looks which sequences still run: after each on the CPU, else after two."""
+    every = set(range(1, num_iters))
+    return every if device.type == "cpu" else every & {num_iters // 3, 2 * num_iters // 3}
 
 
 def _relative_residual(point: Hidden, image: Hidden) -> PerSequence:
@@ -118,7 +160,7 @@ def _latest(points: Window, images: Window) -> Hidden:
 
 def _smallest_residual(points: Window, images: Window, ridge: float) -> Hidden:
     stacked = torch.stack(images, dim=1)  # (B, M, L, D)
-    with torch.autocast(stacked.device.type, enabled=False):  # the small system needs all its digits
+    with no_autocast(stacked.device):  # the small system needs all its digits
         weights = _anderson_weights(stacked, torch.stack(points, dim=1), ridge)
     return torch.einsum("bm,bmld->bld", weights.to(stacked.dtype), stacked).to(points[-1].dtype)
 

@@ -1,7 +1,7 @@
 """Transitions: which masked tokens a denoising step reveals, and what it writes there.
 
 A transition has two halves, because most rules choose positions before they see a logit:
-`positions(state, t, t_next)` says where logits are needed, `write(state, logits, positions, t, t_next)` uses them.
+`positions(state, t, t_next)` says where logits are needed, `write(state, logits, places, t, t_next)` uses them.
 Every rule ends with t_next = 0, where it leaves no mask.
 """
 
@@ -14,11 +14,11 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from fpmgm.draws import Draw, categorical, probability
+from fpmgm.draws import Draw, probability
 from fpmgm.masking import MaskSchedule, linear
 from fpmgm.names import choose
 from fpmgm.randomness import Streams
-from fpmgm.types import Chosen, Logits, PerChoice, Positions, State, Uniforms
+from fpmgm.types import Chosen, Logits, PerChoice, Places, Positions, State
 
 
 @runtime_checkable
@@ -26,7 +26,7 @@ class Transition(Protocol):
     def positions(self, state: State, t: float, t_next: float, *, rng: Streams) -> Positions: ...
 
     def write(
-        self, state: State, logits: Logits, positions: Positions, t: float, t_next: float, *, rng: Streams
+        self, state: State, logits: Logits, places: Places, t: float, t_next: float, *, rng: Streams
     ) -> State: ...
 
 
@@ -41,13 +41,10 @@ class Ancestral:
     schedule: MaskSchedule = linear
 
     def positions(self, state: State, t: float, t_next: float, *, rng: Streams) -> Positions:
-        return state.is_masked & (_uniforms(state, rng) < self.schedule.reveal(t, t_next))
+        return state.is_masked & (rng.uniform(state.length) < self.schedule.reveal(t, t_next)).to(state.device)
 
-    def write(
-        self, state: State, logits: Logits, positions: Positions, t: float, t_next: float, *, rng: Streams
-    ) -> State:
-        tokens = self.draw(logits, _uniforms(state, rng)[positions])
-        return state.written(positions, tokens)
+    def write(self, state: State, logits: Logits, places: Places, t: float, t_next: float, *, rng: Streams) -> State:
+        return state.written(places, self.draw(logits, uniforms_at(places, logits, rng)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,27 +64,26 @@ class Confidence:
 
     def __post_init__(self) -> None:
         choose("confidence score", self.score, SCORES)
-        if self.noise < 0:
-            raise ValueError(f"noise is {self.noise}; it must be 0 or more")
+        if not 0 <= self.noise < math.inf:
+            raise ValueError(f"noise is {self.noise}; it must be a number, 0 or more")
 
     def positions(self, state: State, t: float, t_next: float, *, rng: Streams) -> Positions:
         return state.is_masked
 
-    def write(
-        self, state: State, logits: Logits, positions: Positions, t: float, t_next: float, *, rng: Streams
-    ) -> State:
-        tokens = self.draw(logits, _uniforms(state, rng)[positions])
+    def write(self, state: State, logits: Logits, places: Places, t: float, t_next: float, *, rng: Streams) -> State:
+        tokens = self.draw(logits, uniforms_at(places, logits, rng))
         score = SCORES[self.score](logits, tokens)
         if self.noise:
-            u = _uniforms(state, rng)[positions].clamp_min(torch.finfo(torch.float64).tiny)
+            u = uniforms_at(places, logits, rng).clamp_min(torch.finfo(torch.float64).tiny)
             score = score - self.noise * t_next * torch.log(-torch.log(u))
-        num_masked = positions.sum(dim=1, keepdim=True)
-        remaining = torch.ceil(num_masked.double() * (1 - self.schedule.reveal(t, t_next)) - 1e-9)
-        num_revealed = num_masked - torch.minimum(remaining, num_masked - 1)
-        everywhere = torch.full_like(state.confidence, -torch.inf).masked_scatter(positions, score)
+        num_masked = state.is_masked.sum(dim=1, keepdim=True)
+        remaining = torch.ceil(num_masked.to(score) * (1 - self.schedule.reveal(t, t_next)) - 1e-9)
+        num_revealed = num_masked - torch.minimum(remaining.to(num_masked), num_masked - 1)
+        everywhere = places.put(torch.full_like(state.confidence, -torch.inf), score)
         rank = everywhere.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
-        revealed = positions & (rank < num_revealed)
-        return state.written(revealed, tokens[revealed[positions]])
+        revealed = state.is_masked & (rank < num_revealed)
+        drawn = places.put(state.z, tokens)
+        return replace(state, z=torch.where(revealed, drawn, state.z))
 
 
 def _log_top_probability(logits: Logits, tokens: Chosen) -> PerChoice:
@@ -114,129 +110,6 @@ SCORES: dict[str, Callable[[Logits, Chosen], PerChoice]] = {
     "entropy": _negative_entropy,
     "drawn-probability": _log_drawn_probability,
 }
-
-
-@runtime_checkable
-class RemaskRule(Protocol):
-    """How ReMDM masks visible tokens again."""
-
-    def alpha(self, t: float) -> float:
-        """The share of tokens that is visible at time t."""
-        ...
-
-    def sigma(self, state: State, t: float, limit: float) -> Uniforms:
-        """The probability that a token is masked again, at most `limit`."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cap:
-    """sigma = eta, or the limit where that is less."""
-
-    eta: float = 0.008
-
-    def __post_init__(self) -> None:
-        _require_share("eta", self.eta)
-
-    def alpha(self, t: float) -> float:
-        return 1 - t
-
-    def sigma(self, state: State, t: float, limit: float) -> Uniforms:
-        return torch.full_like(state.confidence, min(self.eta, limit))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rescale:
-    """sigma = eta times the limit."""
-
-    eta: float = 0.04
-
-    def __post_init__(self) -> None:
-        _require_share("eta", self.eta)
-
-    def alpha(self, t: float) -> float:
-        return 1 - t
-
-    def sigma(self, state: State, t: float, limit: float) -> Uniforms:
-        return torch.full_like(state.confidence, self.eta * limit)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Conf:
-    """sigma = the limit, shared out over visible tokens: the less sure one was when written, the more."""
-
-    def alpha(self, t: float) -> float:
-        return 1 - t
-
-    def sigma(self, state: State, t: float, limit: float) -> Uniforms:
-        may_go = ~(state.is_masked | state.is_given)
-        share = (-state.confidence).masked_fill(~may_go, -torch.inf).softmax(dim=1)
-        return limit * share.nan_to_num(0.0)  # nan: no token may go
-
-
-@dataclass(frozen=True, kw_only=True)
-class Loop:
-    """Reveal up to alpha_on by time t_on; revise with sigma = eta until t_off; then reveal the rest."""
-
-    eta: float = 0.02
-    t_on: float = 0.55
-    t_off: float = 0.05
-    alpha_on: float = 0.9
-
-    def __post_init__(self) -> None:
-        _require_share("eta", self.eta)
-        if not 0 < self.t_off < self.t_on < 1:
-            raise ValueError(f"t_on {self.t_on}, t_off {self.t_off}; they must satisfy 0 < t_off < t_on < 1")
-        if not 0 < self.alpha_on < 1:
-            raise ValueError(f"alpha_on is {self.alpha_on}; it must lie between 0 and 1")
-
-    def alpha(self, t: float) -> float:
-        if t > self.t_on:
-            return (1 - t) / (1 - self.t_on) * self.alpha_on
-        return 1 - min(t / self.t_off, 1) * (1 - self.alpha_on)
-
-    def sigma(self, state: State, t: float, limit: float) -> Uniforms:
-        is_on = self.t_off < t <= self.t_on
-        return torch.full_like(state.confidence, min(self.eta, limit) if is_on else 0.0)
-
-
-def _require_share(name: str, value: float) -> None:
-    if not 0 <= value <= 1:
-        raise ValueError(f"{name} is {value}; it must lie between 0 and 1")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Remasking:
-    """ReMDM's rule: ancestral, but visible tokens may be masked again with probability sigma, and revealed anew.
-
-    Masked tokens are revealed with probability (alpha_s - (1 - sigma) alpha_t) / (1 - alpha_t), s = t_next.
-    Given tokens stay.
-    """
-
-    rule: RemaskRule = field(default_factory=Cap)
-    draw: Draw = field(default_factory=Draw)
-
-    def positions(self, state: State, t: float, t_next: float, *, rng: Streams) -> Positions:
-        alpha, alpha_next = self.rule.alpha(t), self.rule.alpha(t_next)
-        # `Conf` gives masked positions no sigma, as ReMDM does: they are revealed as without remasking.
-        reveal = (alpha_next - (1 - self._sigma(state, t, t_next)) * alpha) / (1 - alpha)
-        return state.is_masked & (_uniforms(state, rng) < reveal)
-
-    def write(
-        self, state: State, logits: Logits, positions: Positions, t: float, t_next: float, *, rng: Streams
-    ) -> State:
-        logits = self.draw.filtered(logits)
-        tokens = categorical(logits, _uniforms(state, rng)[positions])
-        goes = _uniforms(state, rng) < self._sigma(state, t, t_next)
-        goes &= ~(state.is_masked | state.is_given)
-        confidence = state.confidence.masked_scatter(positions, probability(logits, tokens).to(state.confidence))
-        z = state.z.masked_fill(goes, state.mask_id)
-        return replace(state, z=z, confidence=confidence).written(positions, tokens)
-
-    def _sigma(self, state: State, t: float, t_next: float) -> Uniforms:
-        alpha, alpha_next = self.rule.alpha(t), self.rule.alpha(t_next)
-        limit = min(1.0, (1 - alpha_next) / alpha) if alpha > 0 else 1.0
-        return self.rule.sigma(state, t, limit)
 
 
 @cache
@@ -280,6 +153,10 @@ class Halton:
     width: int
     draw: Draw = field(default_factory=Draw)
 
+    def __post_init__(self) -> None:
+        if min(self.height, self.width) < 1:
+            raise ValueError(f"a grid of {self.height} x {self.width} cells; it needs at least 1 x 1")
+
     def num_visible(self, t_next: float) -> int:
         """How many cells of the order are visible at time t_next."""
         return int(self.height * self.width * (1 - math.acos(1 - t_next) / (math.pi / 2)))
@@ -295,12 +172,10 @@ class Halton:
         next_rank = rank.masked_fill(~state.is_masked, num_cells).amin(dim=1, keepdim=True)
         return state.is_masked & (rank < (next_rank + 1).clamp_min(self.num_visible(t_next)))
 
-    def write(
-        self, state: State, logits: Logits, positions: Positions, t: float, t_next: float, *, rng: Streams
-    ) -> State:
-        tokens = self.draw(logits, _uniforms(state, rng)[positions])
-        return state.written(positions, tokens)
+    def write(self, state: State, logits: Logits, places: Places, t: float, t_next: float, *, rng: Streams) -> State:
+        return state.written(places, self.draw(logits, uniforms_at(places, logits, rng)))
 
 
-def _uniforms(state: State, rng: Streams) -> Tensor:
-    return rng.uniform(state.z.shape[1]).to(state.z.device)
+def uniforms_at(places: Places, logits: Logits, rng: Streams) -> PerChoice:
+    """A number in [0, 1) for each place: the next of its sequence's stream, there where the logits are."""
+    return places.take(rng.uniform(places.length).to(logits.device))

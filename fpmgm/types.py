@@ -1,4 +1,4 @@
-"""Every tensor shape, named once, and the two records that pass between the nouns.
+"""Every tensor shape, named once, and the records that pass between the nouns.
 
 B sequences, L positions, D hidden width, V symbols (the mask included), M chosen positions of a whole batch.
 """
@@ -6,7 +6,8 @@ B sequences, L positions, D hidden width, V symbols (the mask included), M chose
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from jaxtyping import Bool, Float, Int
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 Tokens = Int[Tensor, "B L"]
@@ -14,6 +15,7 @@ Positions = Bool[Tensor, "B L"]
 Hidden = Float[Tensor, "B L D"]
 PerSequence = Float[Tensor, " B"]
 Counts = Int[Tensor, " B"]
+Labels = Int[Tensor, " B"]  # the class of each sequence; a network says how many there are
 Rows = Int[Tensor, " R"]  # indices of sequences in a batch
 Uniforms = Float[Tensor, "B L"]
 Features = Float[Tensor, "M D"]  # what the head reads, at the chosen positions, in row-major order
@@ -22,6 +24,70 @@ PerChoice = Float[Tensor, " M"]
 Chosen = Int[Tensor, " M"]  # one token per chosen position
 
 Map = Callable[..., Hidden]  # f(h), or f(h, rows) where h holds only those sequences of the batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Chosen positions of a batch as indices. They are found once a pass; nothing later waits for the device."""
+
+    flat: Int[Tensor, " M"]  # sequence * L + position, in row-major order
+    by_row: Int[Tensor, "B N"]  # the chosen positions of each sequence, filled up with others to the largest number N
+    slots: Int[Tensor, " M"]  # which entries of the flattened by_row are chosen, in row-major order
+    counts: tuple[int, ...]  # the number of places of each sequence
+    length: int  # L
+
+    @classmethod
+    def of(cls, positions: Positions) -> "Places":
+        """The places where a map is true. Their number is a shape, so this waits for the device once."""
+        counts = tuple(positions.sum(dim=1).tolist())
+        by_row = positions.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, : max(counts)]
+        return cls(
+            flat=torch.nonzero_static(positions.flatten(), size=sum(counts))[:, 0],
+            by_row=by_row,
+            slots=torch.nonzero_static(positions.gather(1, by_row).flatten(), size=sum(counts))[:, 0],
+            counts=counts,
+            length=positions.shape[1],
+        )
+
+    def to(self, device: torch.device) -> "Places":
+        return replace(self, flat=self.flat.to(device), by_row=self.by_row.to(device), slots=self.slots.to(device))
+
+    @property
+    def sequences(self) -> Chosen:
+        """The sequence that each place belongs to."""
+        return self.flat // self.length
+
+    def take(self, values: Shaped[Tensor, "B L ..."]) -> Shaped[Tensor, "M ..."]:
+        """What lies at these places, in row-major order."""
+        return values.flatten(0, 1)[self.flat.to(values.device)]
+
+    def put(self, into: Shaped[Tensor, "B L"], values: Shaped[Tensor, " M"]) -> Shaped[Tensor, "B L"]:
+        """A copy of `into` with these values at the places."""
+        return into.flatten().index_copy(0, self.flat, values.to(into)).view_as(into)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Clean sequences, and what is known of them."""
+
+    x: Tokens
+    label: Labels | None = None
+    counts: Positions | None = None  # where x counts: padding does not; None: everywhere
+
+    @classmethod
+    def of(cls, x: "Tokens | Batch") -> "Batch":
+        """Sequences alone, if nothing else is known."""
+        return x if isinstance(x, Batch) else cls(x=x)
+
+    def to(self, device: torch.device) -> "Batch":
+        """The same on another device."""
+        label, counts = (None if each is None else each.to(device) for each in (self.label, self.counts))
+        return Batch(x=self.x.to(device), label=label, counts=counts)
+
+    @property
+    def is_real(self) -> Positions:
+        """Where x counts."""
+        return torch.ones_like(self.x, dtype=torch.bool) if self.counts is None else self.counts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +103,17 @@ class State:
     def is_masked(self) -> Positions:
         return self.z == self.mask_id
 
-    def written(self, positions: Positions, tokens: Chosen) -> "State":
-        """The state with these tokens at those positions, in row-major order."""
-        return replace(self, z=self.z.masked_scatter(positions, tokens))
+    @property
+    def length(self) -> int:
+        return self.z.shape[1]
+
+    @property
+    def device(self) -> torch.device:
+        return self.z.device
+
+    def written(self, places: Places, tokens: Chosen) -> "State":
+        """The state with these tokens at those places, in row-major order."""
+        return replace(self, z=places.put(self.z, tokens))
 
 
 @dataclass(frozen=True, kw_only=True)

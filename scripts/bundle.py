@@ -13,11 +13,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fpmgm.checkpoint import BUNDLED, load_folder
-from fpmgm.commands.evaluate import EvaluateCommand, evaluate
-from fpmgm.evaluation.held_out import held_out_sequences, text_for
+from fpmgm.checkpoint import BUNDLED, CURVES, load_folder
+from fpmgm.evaluation.held_out import HELD_OUT, data_for
 from fpmgm.evaluation.ngram import floors
-from fpmgm.training.card import CURVES
+from fpmgm.evaluation.side_by_side import evaluate
 from fpmgm.training.loop import Order
 
 ALL = 1 << 30
@@ -29,28 +28,22 @@ def bundle(run: Path, name: str, sequences: int = ALL) -> None:
     model = load_folder(run / "model")
     model.save(folder, dtype=torch.float16)
     shutil.copyfile(run / "model" / CURVES, folder / CURVES)
-    command = EvaluateCommand(
-        models=(name,),
-        data=settings["data.source"],
-        budgets=(),
-        judge="",
-        validation_sequences=sequences,
-        ngram=not settings["init"],
-    )
-    found = evaluate(command)
-    bound = found["validation"][0]
-    lines = [(f"this model, {bound['num_sequences']:,} sequences", f"{bound['value']:.2f} ± {bound['error']:.2f}")]
+    found = evaluate(name, budgets=(), judge="", validation_sequences=sequences, ngram=not settings["init"])
+    [bound] = found.validation
+    results = found.as_json()
+    lines = [(f"this model, {bound.num_sequences:,} sequences", f"{bound.value:.2f} ± {bound.error:.2f}")]
     if settings["init"]:
         about = f"The model started from `{settings['init']}`, whose card has 5-gram models of the same text."
     else:
-        text = text_for(model, settings["data.source"])
-        order = Order(text.train, settings["batch_size"], settings["seed"])
+        data = data_for(model, split=HELD_OUT, with_training=True)
+        order = Order(data.train, settings["batch_size"], settings["seed"])
         seen = np.unique(np.concatenate([order.batch(update) for update in range(settings["updates"])]))
-        size = model.config.vocab_size
-        bound["ngram_of_seen"] = floors(text.rows[seen], held_out_sequences(text, ALL).numpy(), vocab_size=size)
-        lines += _floor_lines("5-gram of the tokens that training saw", bound["ngram_of_seen"])
-        lines += _floor_lines("5-gram of all training tokens", bound["ngram"])
-        about = f"Training saw {len(seen):,} of {len(text.train):,} sequences. Stupid backoff gives no probabilities."
+        size = model.config.vocabulary.size
+        of_seen = floors(data.rows[seen], data.measured(ALL).x.numpy(), vocab_size=size)
+        results["validation"][0]["ngram_of_seen"] = of_seen
+        lines += _floor_lines("5-gram of the tokens that training saw", of_seen)
+        lines += _floor_lines("5-gram of all training tokens", bound.ngram)
+        about = f"Training saw {len(seen):,} of {len(data.train):,} sequences. Stupid backoff gives no probabilities."
     table = "\n".join(f"| {name} | {value} |" for name, value in lines)
     report = f"""## The half-precision weights, on held-out tokens
 
@@ -63,7 +56,7 @@ def bundle(run: Path, name: str, sequences: int = ALL) -> None:
 ## 20 samples"""
     card = model.card.replace("## 20 samples", report, 1)
     (folder / "README.md").write_text(card)
-    (folder / "report.json").write_text(json.dumps(found, indent=1) + "\n")
+    (folder / "report.json").write_text(json.dumps(results, indent=1) + "\n")
     print(report)
 
 

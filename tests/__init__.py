@@ -1,0 +1,1 @@
+from tests import checks as checks  # which pyproject.toml names

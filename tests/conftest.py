@@ -12,8 +12,10 @@ from torch import nn
 import fpmgm
 from fpmgm.backbones.dit import MDLMConfig
 from fpmgm.checkpoint import Model
-from fpmgm.data.text import train_bpe
+from fpmgm.codecs import TextCodec
+from fpmgm.data.text import TextConfig, train_bpe
 from fpmgm.denoiser import Denoiser
+from fpmgm.training.config import Training
 
 settings.register_profile("fpmgm", deadline=None)  # a loaded machine is no failure
 settings.load_profile("fpmgm")
@@ -59,5 +61,13 @@ def text_model(small_model: Build) -> Model:
     size = tokenizer.get_vocab_size() + 1
     changes: dict[str, Any] = {"vocab_size": size, "mask_id": size - 1, "length": 24}
     return Model(
-        denoiser=small_model(**changes), config=replace(SMALL, **changes), tokenizer=tokenizer.to_str(pretty=True)
+        denoiser=small_model(**changes),
+        config=replace(SMALL, **changes),
+        codec=TextCodec(tokenizer.to_str(pretty=True)),
     )
+
+
+def text_of(config: Training) -> TextConfig:
+    """The data of a run that learns from text."""
+    assert isinstance(config.data, TextConfig)
+    return config.data

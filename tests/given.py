@@ -12,6 +12,7 @@ from fpmgm.budget import Cost
 from fpmgm.denoiser import Denoiser
 from fpmgm.injection import Injection
 from fpmgm.randomness import generator
+from fpmgm.types import Places
 
 LENGTH = 3
 NUM_SYMBOLS = 4
@@ -41,7 +42,7 @@ class GivenBackbone(nn.Module):
         log_p = (1.5 * torch.randn(shape, generator=generator(seed))).log_softmax(dim=-1)
         self.register_buffer("log_p", torch.cat([log_p, torch.full((*shape[:-1], 1), 3.0)], dim=-1))
 
-    def condition(self, z: Tensor, t: Any) -> NoConditioning:
+    def condition(self, z: Tensor, t: Any, label: Any = None) -> NoConditioning:
         return NoConditioning()
 
     def embed(self, z: Tensor) -> Tensor:
@@ -50,10 +51,10 @@ class GivenBackbone(nn.Module):
     def run_block(self, index: int, h: Tensor, cond: Any) -> Tensor:
         return h
 
-    def run_block_at(self, index: int, h: Tensor, cond: Any, positions: Tensor) -> Tensor:
-        return h[positions]
+    def run_block_at(self, index: int, h: Tensor, cond: Any, places: Places) -> Tensor:
+        return places.take(h)
 
-    def finish(self, features: Tensor, cond: Any, positions: Tensor) -> Tensor:
+    def finish(self, features: Tensor, cond: Any, places: Places) -> Tensor:
         return features
 
     def head_weights(self) -> tuple[Tensor, Tensor]:

@@ -13,9 +13,7 @@ from tests.conftest import SMALL, Build
 
 @pytest.fixture
 def folder(small_model: Build, tmp_path: Path) -> Path:
-    Model(denoiser=small_model(), config=SMALL, tokenizer="", generation={"budget": 24}, card="# card\n").save(
-        tmp_path / "model"
-    )
+    Model(denoiser=small_model(), config=SMALL, generation={"budget": 24}, card="# card\n").save(tmp_path / "model")
     return tmp_path / "model"
 
 
@@ -41,7 +39,7 @@ def test_the_tensors_of_a_plain_model_have_the_names_of_the_hub(small_model: Bui
     from safetensors import safe_open
 
     config = replace(SMALL, num_pre=2, num_fp=0, num_post=0)
-    Model(denoiser=small_model(num_pre=2, num_fp=0, num_post=0), config=config, tokenizer="").save(tmp_path / "m")
+    Model(denoiser=small_model(num_pre=2, num_fp=0, num_post=0), config=config).save(tmp_path / "m")
     with safe_open(tmp_path / "m" / "model.safetensors", "pt") as file:
         assert "backbone.blocks.1.adaLN_modulation.weight" in file.keys()  # noqa: SIM118
         assert all(name.startswith("backbone.") for name in file.keys())  # noqa: SIM118
@@ -56,7 +54,7 @@ def test_saving_over_a_model_that_cannot_be_written_leaves_the_old_one(
         path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fpmgm.checkpoint.save_file", full)
+    monkeypatch.setattr("fpmgm.files.save_file", full)
     with pytest.raises(OSError, match="No space left"):
         model.save(folder)
     assert load(folder).config == SMALL
@@ -97,8 +95,8 @@ def damage(folder: Path, how: str) -> None:
         ("pickle in disguise", "is truncated or not a safetensors file"),
         ("truncated", "is truncated or not a safetensors file"),
         ("not JSON", "config.json is not JSON"),
-        ("foreign", "is of another kind of model; fpmgm reads model_type fpmgm-mdlm"),
-        ("unknown setting", "has missing or unknown settings: wdith"),
+        ("foreign", "has model_type 'mdlm'; fpmgm knows fpmgm-mdlm"),
+        ("unknown setting", "has unknown settings: 'wdith'"),
         ("other shape", "does not fit its config.json"),
     ],
 )
@@ -119,3 +117,26 @@ def test_info_knows_the_papers_models() -> None:
     assert describe("owt")["blocks"] == "1/1/1"
     with pytest.raises(ValueError, match="no recipe or model 'owt-mldm'; did you mean 'owt-mdlm'"):
         describe("owt-mldm")
+
+
+def test_saving_keeps_the_files_of_others_and_refuses_a_folder_that_holds_no_model(
+    folder: Path, tmp_path: Path
+) -> None:
+    model = load(folder)
+    (folder / "notes.txt").write_text("mine")
+    (folder / "figures").mkdir()
+    (folder / "figures" / "a.txt").write_text("mine")
+    model.save(folder)
+    assert (folder / "notes.txt").read_text() == "mine"
+    assert (folder / "figures" / "a.txt").read_text() == "mine"
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "letter.txt").write_text("mine")
+    with pytest.raises(ValueError, match="is not empty and holds no model; give another folder, or overwrite=True"):
+        model.save(home)
+    assert [path.name for path in home.iterdir()] == ["letter.txt"]
+    model.save(home, overwrite=True)
+    assert (home / "letter.txt").read_text() == "mine"
+    assert load(home).config == model.config
+    with pytest.raises(ValueError, match="is a file; give a folder"):
+        model.save(home / "letter.txt")

@@ -13,10 +13,12 @@ import fpmgm
 from fpmgm.__main__ import main
 from fpmgm.analysis.cka import choose_map, layer_similarity, linear_cka, map_of, strongest_boundary
 from fpmgm.analysis.layers import layer_names, layer_states
+from fpmgm.backbones.dit import as_mdlm
 from fpmgm.checkpoint import Model
 from fpmgm.denoiser import Denoiser
-from fpmgm.layer_map import LayerMap
+from fpmgm.interop.layer_map import LayerMap
 from fpmgm.masking import masked_below
+from fpmgm.types import Batch, Places
 from tests.conftest import Build
 
 VERSE = "".join(f"line {i} of a poem about the {word}\n" for i in range(400) for word in ("sea", "sky", "old oak"))
@@ -86,7 +88,9 @@ def test_the_states_of_a_plain_stack_are_those_of_its_blocks_run_by_hand(small_m
             torch.testing.assert_close(state, h)
         everywhere = torch.ones_like(z, dtype=torch.bool)
         features = denoiser(z, 0.3, everywhere).features
-        torch.testing.assert_close(denoiser.backbone.finish(states[-1][everywhere], cond, everywhere), features)
+        torch.testing.assert_close(
+            denoiser.backbone.finish(states[-1][everywhere], cond, Places.of(everywhere)), features
+        )
     assert layer_names(denoiser.cost, 6) == ("1", "2", "3", "4")
 
 
@@ -105,7 +109,9 @@ def test_the_states_of_a_fixed_point_model_are_those_of_its_iterations_and_end_w
             solution = fpmgm.picard(denoiser.fixed_point_map(h_pre, cond), h_pre, num_iters)
             torch.testing.assert_close(states[1 + num_iters], solution.h)
         features = denoiser(z, 0.3, everywhere, num_grad=3).features
-        torch.testing.assert_close(denoiser.backbone.finish(states[-1][everywhere], cond, everywhere), features)
+        torch.testing.assert_close(
+            denoiser.backbone.finish(states[-1][everywhere], cond, Places.of(everywhere)), features
+        )
     names = ("pre 1", "pre 2", "iteration 1", "iteration 2", "iteration 3", "post 1")
     assert layer_names(denoiser.cost, 3) == names
     assert len(states) == len(names)
@@ -185,6 +191,19 @@ def test_a_map_is_chosen_where_the_layers_of_a_model_change(small_model: Build) 
         choose_map(small_model(**PLAIN, is_causal=True), x, rng=fpmgm.generator(0))
 
 
+@torch.no_grad()
+def test_padding_has_no_part_in_how_alike_layers_are(small_model: Build) -> None:
+    model = small_model(**PLAIN)
+    x = torch.randint(0, 11, (4, 16), generator=fpmgm.generator(0))
+    counts = torch.arange(16) < torch.tensor([[16], [9], [5], [12]])
+    found = layer_similarity(model, Batch(x=x, counts=counts), rng=fpmgm.generator(1), times=(0.5,), batch_size=2)
+    z = masked_below(x, torch.rand(x.shape, generator=fpmgm.generator(1)), torch.full((4,), 0.5), mask_id=model.mask_id)
+    states = torch.stack([h[counts] for h in layer_states(model, z, 0.5, num_iters=0)])
+    torch.testing.assert_close(found.mean, linear_cka([states]).float(), check_dtype=False)
+    everywhere = layer_similarity(model, x, rng=fpmgm.generator(1), times=(0.5,))
+    assert not torch.allclose(found.mean, everywhere.mean, atol=1e-3)
+
+
 @pytest.fixture
 def verse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("FPMGM_CACHE", str(tmp_path / "cache"))
@@ -193,7 +212,7 @@ def verse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def plain_model(text_model: Model, small_model: Build) -> Model:
-    config = replace(text_model.config, **PLAIN)
+    config = replace(as_mdlm(text_model.config), **PLAIN)
     sizes = {"vocab_size": config.vocab_size, "mask_id": config.mask_id, "length": config.length}
     return replace(text_model, denoiser=small_model(**sizes, **PLAIN), config=config)
 
@@ -243,9 +262,9 @@ def test_a_fixed_point_model_is_analysed_by_iterations_and_has_no_map(
     ("changes", "arguments", "message"),
     [
         ({}, ["ckaa"], "unknown analysis 'ckaa'; did you mean 'cka'?"),
-        ({}, ["--num-sequences", "0"], "0 held-out sequences are asked for; ask for at least 1"),
+        ({}, ["--num-sequences", "0"], "0 sequences are asked for; ask for at least 1"),
         ({}, ["--data", "nowhere.txt"], "no data at 'nowhere.txt'"),
-        ({"tokenizer": ""}, [], "the model has no tokenizer.json"),
+        ({"codec": None}, [], "the model has no tokenizer.json"),
         ({}, ["--out", __file__], "which is a file; give a folder"),
     ],
 )
@@ -305,7 +324,7 @@ def test_a_map_that_cannot_be_chosen_gets_one_line_and_exit_code_2(
     message: str,
 ) -> None:
     model = plain_model(text_model, small_model)
-    models = {"model": model, "fp": text_model, "mute": replace(model, tokenizer="")}
+    models = {"model": model, "fp": text_model, "mute": replace(model, codec=None)}
     models[source].save(tmp_path / "source")
     assert main(["convert", str(tmp_path / "source"), str(tmp_path / "out"), *arguments]) == 2
     captured = capsys.readouterr()

@@ -2,19 +2,19 @@
 
 import copy
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from fpmgm import consistency as module
 from fpmgm import objectives
-from fpmgm.consistency import DISTANCES, Consistency, PairNoise
 from fpmgm.denoiser import Denoiser
 from fpmgm.masking import nested_below
-from fpmgm.objectives import MaskedCrossEntropy
+from fpmgm.objectives import MaskedCrossEntropy, Moment
+from fpmgm.post_training import consistency as module
+from fpmgm.post_training.consistency import DISTANCES, Consistency, PairNoise
 from fpmgm.randomness import generator
+from fpmgm.types import Batch
 from tests.conftest import Build
 
 MASK = 11
@@ -26,7 +26,11 @@ def some_tokens(num: int = 6) -> torch.Tensor:
 
 
 def pair_of(x: torch.Tensor, noise: PairNoise) -> tuple[torch.Tensor, torch.Tensor]:
-    return nested_below(x, noise.u, noise.t, noise.t_cleaner, mask_id=MASK)
+    """The pair that was drawn, which must be one of x, nested."""
+    for z in (noise.z, noise.cleaner):
+        assert torch.equal(z[z != MASK], x[z != MASK])
+    assert bool((noise.z[noise.cleaner == MASK] == MASK).all())
+    return noise.z, noise.cleaner
 
 
 def everywhere(denoiser: Denoiser, z: torch.Tensor, t: torch.Tensor, noise: PairNoise) -> tuple[Any, Any]:
@@ -97,7 +101,7 @@ def test_every_distance_is_that_of_a_slow_reference(
 
 
 @pytest.mark.parametrize("distance", DISTANCES)
-def test_identical_states_cost_nothing(small_model: Build, monkeypatch: pytest.MonkeyPatch, distance: str) -> None:
+def test_identical_states_cost_nothing(small_model: Build, monkeypatch: pytest.MonkeyPatch, distance: Any) -> None:
     def same(x: Any, u: Any, t: Any, t_cleaner: Any, **how: Any) -> Any:
         noisier, _ = nested_below(x, u, t, t, **how)
         return noisier, noisier
@@ -110,7 +114,7 @@ def test_identical_states_cost_nothing(small_model: Build, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("has_teacher", [False, True])
 @pytest.mark.parametrize("distance", DISTANCES)
-def test_gradients_reach_the_noisier_branch_only(small_model: Build, distance: str, has_teacher: bool) -> None:
+def test_gradients_reach_the_noisier_branch_only(small_model: Build, distance: Any, has_teacher: bool) -> None:
     denoiser = small_model(dropout=0.0)
     teacher = small_model(seed=5) if has_teacher else None
     objective = Consistency(distance=distance, weight=1.0)
@@ -142,8 +146,9 @@ def test_the_cleaner_branch_has_no_dropout_and_leaves_the_network_training(small
 
 
 def test_the_weight_rises_over_the_warm_up_and_stays(small_model: Build) -> None:
-    objective = Consistency(weight=0.2, warmup=4)
-    weights = [objective.draw(small_model(), some_tokens(), rng=generator(0), update=u).weight for u in range(6)]
+    objective = Consistency(weight=0.2, warmup=0.4)
+    moments = [Moment(update=update, updates=10) for update in range(6)]
+    weights = [objective.draw(small_model(), some_tokens(), rng=generator(0), moment=m).weight for m in moments]
     assert weights == pytest.approx([0.05, 0.1, 0.15, 0.2, 0.2, 0.2])
 
 
@@ -164,13 +169,12 @@ def test_the_parts_of_a_batch_of_pairs_add_up_to_its_loss(
 def test_padding_has_no_part_in_the_distance(small_model: Build) -> None:
     denoiser, x = small_model(), some_tokens()
     x[:, 12:] = 7
-    objective = Consistency(base=MaskedCrossEntropy(pad_id=7))
-    noise = objective.draw(denoiser, x, rng=generator(1))
+    objective = Consistency()
+    noise = objective.draw(denoiser, Batch(x=x, counts=x != 7), rng=generator(1))
     noisier, _ = pair_of(x, noise)
     assert noise.num_aligned == int(((noisier == MASK) & (x != 7)).sum())
     found = float(objective.loss(denoiser, x, noise).terms["consistency"])
-    everything = Consistency()
-    unpadded = everything.loss(denoiser, x, replace(everything.draw(denoiser, x, rng=generator(1))))
+    unpadded = objective.loss(denoiser, x, objective.draw(denoiser, x, rng=generator(1)))
     assert found != pytest.approx(float(unpadded.terms["consistency"]), rel=1e-3)
 
 
@@ -184,6 +188,7 @@ def test_a_frozen_teacher_may_have_another_depth(small_model: Build) -> None:
     ("settings", "message"),
     [
         ({"weight": 0.0}, "must be above 0"),
+        ({"warmup": 1.5}, "must be a share of the run"),
         ({"temperature": 0.0, "distance": "kl"}, "must be above 0"),
         ({"temperature": 1.5}, "temperature is for distance kl or kl-bwd, and distance is mse"),
         ({"targets": "raw"}, "targets are for distance kl or kl-bwd"),

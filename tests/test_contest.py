@@ -10,16 +10,23 @@ import pytest
 
 from fpmgm import recipes
 from fpmgm.backbones.dit import Network
-from fpmgm.commands import contest
-from fpmgm.commands.contest import INJECTIONS, TUNING, Contest, Contestant, over_seeds
 from fpmgm.data.text import TextConfig
 from fpmgm.evaluation import sweep
+from fpmgm.evaluation.intervals import Interval
 from fpmgm.evaluation.matched import Matched
+from fpmgm.evaluation.rows import Match, Row
+from fpmgm.evaluation.tables import Noted
+from fpmgm.experiments import contest
+from fpmgm.experiments.contest import INJECTIONS, TUNING, Contest, Contestant, over_seeds
 from fpmgm.generation import Generated, generate
+from fpmgm.objectives import NextToken
+from fpmgm.post_training.consistency import Consistency
+from fpmgm.post_training.sdtt import SelfDistillation
 from fpmgm.training import loop
-from fpmgm.training.config import ConsistencyConfig, Training
+from fpmgm.training.config import Training
 from fpmgm.training.loop import train
 from fpmgm.training.optim import OptimConfig
+from tests.test_tables import sampled_row
 
 VERSE = "".join(f"line {i} of a poem about the {word}\n" for i in range(300) for word in ("sea", "sky", "old oak"))
 PLAIN = Network(width=16, num_heads=2, num_pre=3, cond_width=8, dropout=0.0)
@@ -42,12 +49,12 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Contest:
     fixed = replace(PLAIN, num_pre=1, num_fp=1, num_post=1)
     plain_model = str(train(replace(base, out=str(tmp_path / "plain")), "plain"))
     fixed_model = str(train(replace(base, model=fixed, out=str(tmp_path / "fixed")), "fixed"))
-    judge = replace(base, model=replace(PLAIN, is_causal=True), out=str(tmp_path / "judge"))
-    kl = ConsistencyConfig(weight=0.1, teacher=plain_model, distance="kl")
+    judge = replace(base, model=replace(PLAIN, is_causal=True), objective=NextToken(), out=str(tmp_path / "judge"))
+    kl = Consistency(weight=0.1, teacher=plain_model, distance="kl")
     stages = {
-        "cons": replace(base, init=plain_model, consistency=ConsistencyConfig(weight=0.1)),
-        "cofre": replace(base, model=fixed, init=fixed_model, consistency=ConsistencyConfig(weight=0.1)),
-        "adapt": replace(base, model=fixed, init=plain_model, init_map="1/2/3", consistency=kl),
+        "cons": replace(base, init=plain_model, objective=Consistency(weight=0.1)),
+        "cofre": replace(base, model=fixed, init=fixed_model, objective=Consistency(weight=0.1)),
+        "adapt": replace(base, model=fixed, init=plain_model, init_map="1/2/3", objective=kl),
     }
     for name, recipe in stages.items():
         monkeypatch.setitem(recipes.RECIPES, name, recipe)
@@ -99,7 +106,7 @@ def test_a_contest_trains_measures_and_fills_its_tables_once(small: Contest, mon
     assert seeds == [0, 1]
     monkeypatch.setattr(sweep, "measure_cell", lambda *_: pytest.fail("measured again"))
     monkeypatch.setattr(loop.Run, "update", lambda *_: pytest.fail("trained again"))
-    monkeypatch.setattr(contest, "perplexity", lambda *_: pytest.fail("validated again"))
+    monkeypatch.setattr(contest, "load", lambda *_: pytest.fail("validated again"))
     assert small.run() == report
 
 
@@ -154,21 +161,23 @@ def test_a_search_for_an_entropy_starts_where_that_of_the_last_budget_ended(
 
 
 def test_a_cell_over_seeds_is_their_mean_and_what_their_intervals_span_and_of_one_seed_its_interval() -> None:
-    def row(value: float, **more: Any) -> dict[str, Any]:
-        metric = {"value": value, "low": value - 1, "high": value + 1}
-        entropy = {"value": 4.0, "low": 3.9, "high": 4.1}
-        return {"metrics": {"perplexity_per_sample": metric, "entropy": entropy}, **more}
+    def row(value: float, matched: Match | None = None) -> Row:
+        metric = Interval(value=value, low=value - 1, high=value + 1)
+        metrics = {"perplexity_per_sample": metric, "entropy": Interval(value=4.0, low=3.9, high=4.1)}
+        return replace(sampled_row(), metrics=metrics, matched=matched)
 
-    assert over_seeds([row(10.0)]) == {"value": 10, "low": 9, "high": 11, "note": "(4.00)"}
-    assert over_seeds([row(10.0), row(16.0)]) == {"value": 13, "low": 9, "high": 17, "note": "(4.00)"}
-    assert over_seeds([row(10.0, matched={"is_met": False})])["note"] == "(4.00, not met)"
+    assert over_seeds([row(10.0)]) == Noted(value=10.0, low=9.0, high=11.0, note="(4.00)")
+    assert over_seeds([row(10.0), row(16.0)]) == Noted(value=13.0, low=9.0, high=17.0, note="(4.00)")
+    far = Match(knob="temperature", entropy=5.0, is_met=False)
+    assert over_seeds([row(10.0, far)]).note == "(4.00, not met)"
 
 
 def test_sdtt_is_tuned_with_as_many_tries_as_l_cons() -> None:
     tries = [each for each in TUNING if not each.is_base]
     configs = [replace(recipes.RECIPES[each.recipe], **each.changes) for each in tries]
-    num_sdtt = [bool(config.sdtt.rounds) for config in configs].count(True)
-    assert num_sdtt == [config.consistency.weight > 0 for config in configs].count(True) == len(tries) / 2 > 1
+    num_sdtt = [isinstance(config.objective, SelfDistillation) for config in configs].count(True)
+    num_cons = [isinstance(config.objective, Consistency) for config in configs].count(True)
+    assert num_sdtt == num_cons == len(tries) / 2 > 1
     assert len({repr(config) for config in configs}) == len(tries)
 
 

@@ -7,22 +7,27 @@ import torch
 from torch import Tensor
 
 import fpmgm
+from fpmgm.budget import Cost
 from fpmgm.checkpoint import Model
-from fpmgm.convert import to_fixed_point
+from fpmgm.codecs import TextCodec
+from fpmgm.data.text import train_bpe
 from fpmgm.denoiser import Denoiser
-from fpmgm.injection import INJECTIONS
-from fpmgm.layer_map import LayerMap
+from fpmgm.injection import INJECTIONS, InjectionName
+from fpmgm.interop.conversion import to_fixed_point
+from fpmgm.interop.layer_map import LayerMap
+from fpmgm.types import Places
 from tests.conftest import SMALL, Build
 
 DEPTH = 12
 PLAIN = replace(SMALL, num_pre=DEPTH, num_fp=0, num_post=0, time_conditioning=True)
 MAPS = ["1/6/12", "1,2/6,7/11,12", "3/3/3", "/5/", "12/1/6"]
+CODEC = TextCodec(train_bpe(iter(["the sea"]), 258).to_str())
 
 
 @pytest.fixture
 def plain(small_model: Build) -> Model:
     denoiser = small_model(num_pre=DEPTH, num_fp=0, num_post=0, time_conditioning=True)
-    return Model(denoiser=denoiser, config=PLAIN, tokenizer="{}", generation={"budgets": {}}, card="# source\n")
+    return Model(denoiser=denoiser, config=PLAIN, codec=CODEC, generation={"budgets": {}}, card="# source\n")
 
 
 def tokens() -> tuple[Tensor, Tensor]:
@@ -42,7 +47,7 @@ def run_layers(denoiser: Denoiser, layers: Sequence[int], h: Tensor, cond: Any) 
 @pytest.mark.parametrize("num_iters", [1, 3])
 @torch.no_grad()
 def test_with_1_and_0_the_model_is_a_plain_loop_of_the_fixed_point_layers(
-    plain: Model, text: str, injection: str, num_iters: int
+    plain: Model, text: str, injection: InjectionName, num_iters: int
 ) -> None:
     layer_map = LayerMap.parse(text)
     fp = to_fixed_point(plain, layer_map, a=1.0, b=0.0, injection=injection).denoiser
@@ -58,7 +63,7 @@ def test_with_1_and_0_the_model_is_a_plain_loop_of_the_fixed_point_layers(
     torch.testing.assert_close(found, h, atol=1e-5, rtol=1e-5)
     everywhere = torch.ones_like(z, dtype=torch.bool)
     h = run_layers(source, layer_map.post, h, cond)
-    logits = source.head(source.backbone.finish(h[everywhere], cond, everywhere))
+    logits = source.head(source.backbone.finish(h[everywhere], cond, Places.of(everywhere)))
     torch.testing.assert_close(fp.head(fp.post(found, ours, everywhere)), logits, atol=1e-5, rtol=1e-5)
 
 
@@ -66,7 +71,7 @@ def test_with_1_and_0_the_model_is_a_plain_loop_of_the_fixed_point_layers(
 @pytest.mark.parametrize("injection", INJECTIONS)
 @torch.no_grad()
 def test_the_injection_of_a_converted_model_returns_a_h_plus_b_h_pre(
-    plain: Model, a: float, b: float, injection: str
+    plain: Model, a: float, b: float, injection: InjectionName
 ) -> None:
     fp = to_fixed_point(plain, LayerMap.parse("1/6/12"), a=a, b=b, injection=injection).denoiser
     h, h_pre = torch.randn(2, 2, 16, SMALL.width, generator=torch.Generator().manual_seed(0))
@@ -92,9 +97,9 @@ def test_a_map_of_all_layers_and_one_iteration_is_the_source(plain: Model) -> No
 def test_a_converted_model_owns_its_weights_and_keeps_the_tokenizer(plain: Model) -> None:
     before = {name: tensor.clone() for name, tensor in plain.denoiser.state_dict().items()}
     fp = to_fixed_point(plain, LayerMap.parse("1/6/6"))
-    assert (fp.config.num_pre, fp.config.num_fp, fp.config.num_post) == (1, 1, 1)
+    assert fp.config.cost == Cost(1, 1, 1)
     assert fp.config == replace(PLAIN, num_pre=1, num_fp=1, num_post=1)
-    assert (fp.tokenizer, fp.generation, fp.card) == ("{}", {}, "")
+    assert (fp.codec, fp.generation, fp.card) == (CODEC, {}, "")
     assert not fp.denoiser.training
     with torch.no_grad():
         for parameter in fp.denoiser.parameters():
@@ -105,7 +110,7 @@ def test_a_converted_model_owns_its_weights_and_keeps_the_tokenizer(plain: Model
 def test_the_papers_map_of_mdlm_small_has_104_659_794_parameters() -> None:
     with torch.device("meta"):
         config = fpmgm.MDLMConfig()
-        source = Model(denoiser=fpmgm.mdlm(config), config=config, tokenizer="")
+        source = Model(denoiser=fpmgm.mdlm(config), config=config)
         fp = to_fixed_point(source, LayerMap.of_depth(config.num_pre)).denoiser
     assert sum(parameter.numel() for parameter in fp.parameters()) == 104_659_794
 
@@ -114,11 +119,11 @@ def test_what_cannot_be_cut_is_refused(plain: Model, small_model: Build) -> None
     with pytest.raises(ValueError, match=r"names layer 13, but the source has layers 1 to 12"):
         to_fixed_point(plain, LayerMap.parse("1/6/13"))
     with pytest.raises(ValueError, match="the source has a fixed point already"):
-        to_fixed_point(Model(denoiser=small_model(), config=SMALL, tokenizer=""), LayerMap.parse("1/1/1"))
+        to_fixed_point(Model(denoiser=small_model(), config=SMALL), LayerMap.parse("1/1/1"))
     causal = replace(PLAIN, is_causal=True)
     with pytest.raises(ValueError, match="the source is a causal model"):
         to_fixed_point(replace(plain, config=causal), LayerMap.parse("1/1/1"))
     with pytest.raises(ValueError, match=r"\(a, b\) is \(nan, 0.5\); both must be finite"):
         to_fixed_point(plain, LayerMap.parse("1/1/1"), a=float("nan"))
     with pytest.raises(ValueError, match="unknown injection 'mpl'; did you mean 'mlp'"):
-        to_fixed_point(plain, LayerMap.parse("1/1/1"), injection="mpl")
+        to_fixed_point(plain, LayerMap.parse("1/1/1"), injection="mpl")  # type: ignore[arg-type]

@@ -10,10 +10,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from fpmgm.denoiser import Denoiser
-from fpmgm.gradients import Gradient, implicit, sjfb
+from fpmgm.gradients import GRADIENTS, Gradient, implicit, sjfb
 from fpmgm.objectives import MaskedCrossEntropy
 from fpmgm.randomness import generator
-from fpmgm.solvers import Solution, Solver, anderson, picard
+from fpmgm.solvers import SOLVERS, Solution, Solver, anderson, picard
 from fpmgm.types import Map
 from tests.conftest import Build
 
@@ -201,7 +201,9 @@ def test_frozen_dropout_keeps_the_mean_of_a_branch(small_model: Build) -> None:
     assert frozen[0][0].gate_mlp is cond.blocks[0].gate_mlp  # other blocks keep theirs
 
 
-def test_forward_runs_the_solver_and_the_gradient_it_is_given(small_model: Build) -> None:
+def test_forward_runs_the_solver_and_the_gradient_it_is_given(
+    small_model: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
     called: list[str] = []
 
     def noted_solver(f: Map, h: Tensor, num_iters: int) -> Solution:
@@ -215,7 +217,9 @@ def test_forward_runs_the_solver_and_the_gradient_it_is_given(small_model: Build
     z, positions = some_tokens(), some_positions()
     small_model()(z, 0.5, positions, num_grad=2, gradient=noted_gradient, solver=noted_solver)
     assert called == ["gradient", "solver"]
-    objective = MaskedCrossEntropy(gradient=noted_gradient, solver=noted_solver)
+    monkeypatch.setitem(GRADIENTS, "unrolled", noted_gradient)
+    monkeypatch.setitem(SOLVERS, "anderson", noted_solver)
+    objective = MaskedCrossEntropy(gradient="unrolled", solver="anderson")
     objective(small_model(), some_tokens() % 11, rng=generator(0))
     assert called == ["gradient", "solver"] * 2
 

@@ -14,6 +14,7 @@ from fpmgm.budget import Cost
 from fpmgm.denoiser import Denoiser
 from fpmgm.injection import Injection
 from fpmgm.randomness import generator
+from fpmgm.types import Places
 from tests.conftest import SMALL, Build
 
 
@@ -81,7 +82,7 @@ def test_embeddings_are_normal_with_a_fixed_point_or_on_request() -> None:
     plain = replace(SMALL, width=64, vocab_size=200, num_pre=1, num_fp=0, num_post=0)
     spreads = {
         (bool(config.num_fp), how): float(
-            mdlm(config, embeddings=how).backbone.embed(torch.arange(200)[None]).std().detach()
+            mdlm(replace(config, embedding_start=how)).backbone.embed(torch.arange(200)[None]).std().detach()
         )
         for config in (plain, replace(plain, num_fp=1, num_post=1))
         for how in ("auto", "uniform", "normal")
@@ -231,7 +232,9 @@ def test_dropout_drops_its_share_of_each_branch_before_the_gate(
     everywhere = torch.ones_like(z, dtype=torch.bool)
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        after = backbone.run_block_at(0, h, cond, everywhere) if is_partial else backbone.run_block(0, h, cond)
+        after = (
+            backbone.run_block_at(0, h, cond, Places.of(everywhere)) if is_partial else backbone.run_block(0, h, cond)
+        )
     dropped = (after.reshape(h.shape) == h).float().mean()
     assert dropped.item() == pytest.approx(0.3, abs=0.03)
 

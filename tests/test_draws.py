@@ -162,4 +162,4 @@ def test_settings_out_of_range_are_refused() -> None:
     with pytest.raises(ValueError, match="nucleus is strict but top_p is not set"):
         Draw(nucleus="strict")
     with pytest.raises(ValueError, match="unknown nucleus 'inclusiv'; did you mean 'inclusive'"):
-        Draw(nucleus="inclusiv")
+        Draw(nucleus="inclusiv")  # type: ignore[arg-type]

@@ -12,17 +12,21 @@ import torch
 
 import fpmgm
 from fpmgm.__main__ import main
+from fpmgm.backbones.dit import as_mdlm
 from fpmgm.checkpoint import Model
+from fpmgm.codecs import TextCodec
 from fpmgm.data.text import TextConfig, load_text, train_bpe
 from fpmgm.evaluation.diversity import unigram_entropy
+from fpmgm.evaluation.held_out import text_codec
 from fpmgm.evaluation.judges import Reading, load_judge
 from fpmgm.evaluation.likelihood import perplexity
 from fpmgm.evaluation.matched import match_entropy
 from fpmgm.evaluation.mauve import mauve_interval, mauve_score, reference_texts
 from fpmgm.evaluation.text import measure
-from fpmgm.generation import documents, encode, generate
+from fpmgm.generation import generate
 from fpmgm.objectives import next_token_nll
 from fpmgm.randomness import generator
+from fpmgm.types import Batch
 from tests.conftest import SMALL, Build
 
 VERSE = "".join(f"line {i} of a poem about the {word}\n" for i in range(300) for word in ("sea", "sky", "old oak"))
@@ -46,7 +50,7 @@ def save_fresh(folder: Path, *, is_causal: bool) -> Model:
     config = replace(
         SMALL, vocab_size=size, mask_id=size - 1, length=24, num_pre=2, num_fp=0, num_post=0, is_causal=is_causal
     )
-    model = Model(denoiser=fpmgm.mdlm(config), config=config, tokenizer=tokenizer.to_str())
+    model = Model(denoiser=fpmgm.mdlm(config), config=config, codec=TextCodec(tokenizer.to_str()))
     model.save(folder)
     return model
 
@@ -55,17 +59,17 @@ def test_a_judge_of_our_own_with_known_probabilities_gives_their_perplexity(tmp_
     model = save_fresh(tmp_path / "judge", is_causal=True)
     judge = load_judge(str(tmp_path / "judge"))
     text = "a poem about the sea"
-    assert len(judge.read([text])[0].nats) == len(encode(model, text))
+    assert len(judge.read([text])[0].nats) == len(text_codec(model).encode(text))
     found = measure(SOME_TOKENS, judge.read([text, "the sky"]))
-    assert found["perplexity_per_token"]["value"] == pytest.approx(model.config.vocab_size, rel=1e-4)
+    assert found["perplexity_per_token"].value == pytest.approx(model.config.vocabulary.size, rel=1e-4)
     assert judge.name == "fpmgm:judge"
 
 
 def test_the_two_averages_differ_as_they_should_and_empty_texts_do_not_count() -> None:
     nats = {"long": torch.tensor([1.0, 1.0, 1.0, 1.0]), "short": torch.tensor([3.0]), "": torch.zeros(0)}
     found = measure(SOME_TOKENS, [Reading(each, torch.zeros(2)) for each in nats.values()])
-    assert found["perplexity_per_token"]["value"] == pytest.approx(math.exp(7 / 5))
-    assert found["perplexity_per_sample"]["value"] == pytest.approx(math.exp(2))
+    assert found["perplexity_per_token"].value == pytest.approx(math.exp(7 / 5))
+    assert found["perplexity_per_sample"].value == pytest.approx(math.exp(2))
     with pytest.raises(ValueError, match="none of 1 texts has a token to judge"):
         measure(SOME_TOKENS, [Reading(nats[""], torch.zeros(2))])
 
@@ -85,11 +89,22 @@ def test_the_evaluate_command_measures_models_side_by_side(
     save_fresh(tmp_path / "judge", is_causal=True)
     shutil.copytree(tmp_path / "model", tmp_path / "other")
     command = ["evaluate", str(tmp_path / "model"), str(tmp_path / "other"), "--data", str(tmp_path / "verse.txt")]
-    command += ["--budgets", "4", "8", "--num-samples", "3", "--judge", str(tmp_path / "judge"), "--ngram"]
+    command += [
+        "--budgets",
+        "4",
+        "8",
+        "--num-samples",
+        "3",
+        "--judge",
+        str(tmp_path / "judge"),
+        "--ngram",
+        "--split",
+        "held-out",
+    ]
     command += ["--out", str(tmp_path / "out")]
     assert main([*command, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    size = model.config.vocab_size
+    size = model.config.vocabulary.size
     for row in found["validation"]:
         assert row["value"] == pytest.approx(size - 1, abs=4 * row["error"])
         assert row["ngram"]["kneser_ney"] < row["value"] / 5
@@ -102,7 +117,37 @@ def test_the_evaluate_command_measures_models_side_by_side(
     for name in ("samples.jsonl", "results.json", "table.md", "table.tex", "quality.png", "quality.svg"):
         assert (tmp_path / "out" / name).stat().st_size > 0
     assert main(command) == 0
-    assert "judge: fpmgm:judge" in capsys.readouterr().out
+    assert "judge: fpmgm:judge" in " ".join(capsys.readouterr().out.split())
+
+
+def test_evaluate_from_python_returns_records_and_writes_nothing_unasked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FPMGM_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "verse.txt").write_text(VERSE)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    model = save_fresh(tmp_path / "model", is_causal=False)
+    told: list[str] = []
+    settings: dict[str, Any] = {"data": str(tmp_path / "verse.txt"), "judge": "", "budgets": (4, 8), "num_samples": 3}
+    found = fpmgm.evaluate(
+        str(tmp_path / "model"),
+        on_model=lambda name, where: told.append(where),
+        on_cell=lambda cell, index, total: told.append(f"{index + 1} of {total}"),
+        **settings,
+    )
+    [validated] = found.validation
+    assert validated.value == pytest.approx(model.config.vocabulary.size - 1, abs=4 * validated.error)
+    assert told == [validated.measured_on, "1 of 2", "2 of 2"]
+    assert [(row.budget, row.block_evals, row.protocol.num_samples) for row in found.samples] == [(4, 4, 3), (8, 8, 3)]
+    assert all(row.metrics["entropy"].low <= row.metrics["entropy"].high for row in found.samples)
+    assert found.matched == found.files == ()
+    assert json.loads(json.dumps(found.as_json()))["samples"][1]["sampling"]["budget"] == 8
+    assert not list((tmp_path / "here").iterdir())
+    with pytest.raises(ValueError, match="unknown setting 'jugde'; did you mean 'judge'"):
+        fpmgm.evaluate(str(tmp_path / "model"), jugde="")
+    with pytest.raises(ValueError, match="unknown knob 'temprature'; did you mean 'temperature'"):
+        fpmgm.evaluate(("a", "b"), match="temprature")
 
 
 def test_evaluate_matches_the_entropy_of_the_first_model_and_scores_mauve(
@@ -112,9 +157,9 @@ def test_evaluate_matches_the_entropy_of_the_first_model_and_scores_mauve(
     (tmp_path / "verse.txt").write_text(4 * VERSE)
     save_fresh(tmp_path / "judge", is_causal=True)
     model = save_fresh(tmp_path / "model", is_causal=False)
-    size = model.config.vocab_size
+    size = model.config.vocabulary.size
     sharp = small_model(std=0.4, vocab_size=size, mask_id=size - 1, length=24)
-    config = replace(model.config, num_pre=1, num_fp=1, num_post=1)
+    config = replace(as_mdlm(model.config), num_pre=1, num_fp=1, num_post=1)
     replace(model, denoiser=sharp, config=config).save(tmp_path / "sharp")
     command = ["evaluate", str(tmp_path / "model"), str(tmp_path / "sharp"), "--judge", str(tmp_path / "judge")]
     command += ["--data", str(tmp_path / "verse.txt"), "--budgets", "12", "--num-samples", "8", "--mauve"]
@@ -143,14 +188,14 @@ def test_validation_perplexity_leaves_padding_out(small_model: Build, is_causal:
     denoiser = small_model(num_pre=2, num_fp=0, num_post=0, is_causal=is_causal)
     x = torch.randint(0, 11, (4, 16), generator=generator(0))
     x[1:, 9:] = 11  # padded with the mask, whose own probability is 0
-    padded = perplexity(denoiser, x, pad_id=11)
+    padded = perplexity(denoiser, Batch(x=x, counts=x != 11))
     assert math.isfinite(padded.value)
     if is_causal:
         nll = next_token_nll(denoiser, x).detach()
         assert padded.nats_per_token == pytest.approx(
             float((nll[0].sum() + nll[1:, :8].sum()) / (15 + 3 * 8)), rel=1e-5
         )
-    same = perplexity(denoiser, x[:1], pad_id=11)
+    same = perplexity(denoiser, Batch(x=x[:1], counts=x[:1] != 11))
     assert same.nats_per_token == pytest.approx(perplexity(denoiser, x[:1]).nats_per_token)
 
 
@@ -161,7 +206,7 @@ def test_a_judge_reads_its_own_end_of_text_between_documents_and_scores_the_firs
             parameter.normal_(std=0.3, generator=generator(3))
     model.save(tmp_path / "judge")
     judge = load_judge(str(tmp_path / "judge"))
-    parts = [encode(model, part) for part in ("the sea", "a poem", "old")]
+    parts = [text_codec(model).encode(part) for part in ("the sea", "a poem", "old")]
     whole = [0, *parts[0], 0, *parts[1], 0, *parts[2]]
     (reading,) = judge.read(["the sea<|endoftext|>a poem<|endoftext|>old"])
     with torch.no_grad():
@@ -175,10 +220,10 @@ def test_a_judge_reads_its_own_end_of_text_between_documents_and_scores_the_firs
 
 def test_the_documents_of_a_sample_have_end_of_text_between_them_and_none_around(tmp_path: Path) -> None:
     model = save_fresh(tmp_path / "m", is_causal=False)
-    sea, oak = encode(model, "the sea"), encode(model, "old oak")
-    assert documents(model, [0, *sea, 0, *oak, 0]) == "the sea<|endoftext|>old oak"
-    assert documents(model, [0, 0, *sea, 0, 0]) == "the sea"
-    assert documents(model, [0, 0]) == ""
+    sea, oak = text_codec(model).encode("the sea"), text_codec(model).encode("old oak")
+    assert text_codec(model).documents([0, *sea, 0, *oak, 0]) == "the sea<|endoftext|>old oak"
+    assert text_codec(model).documents([0, 0, *sea, 0, 0]) == "the sea"
+    assert text_codec(model).documents([0, 0]) == ""
 
 
 def test_samples_are_matched_to_an_entropy_by_temperature_or_top_p(small_model: Build) -> None:
@@ -186,7 +231,7 @@ def test_samples_are_matched_to_an_entropy_by_temperature_or_top_p(small_model: 
     size = tokenizer.get_vocab_size() + 1
     changes = {"vocab_size": size, "mask_id": size - 1, "length": 24}
     denoiser = small_model(std=0.4, **changes)
-    model = Model(denoiser=denoiser, config=replace(SMALL, **changes), tokenizer=tokenizer.to_str())  # type: ignore[arg-type]
+    model = Model(denoiser=denoiser, config=replace(SMALL, **changes), codec=TextCodec(tokenizer.to_str()))  # type: ignore[arg-type]
     sampling: dict[str, Any] = {"num_samples": 24, "budget": 24, "seed": 0}
 
     def entropy(knob: str, setting: float) -> float:
@@ -228,12 +273,12 @@ def test_measured_metrics_are_those_of_the_samples_themselves() -> None:
     tokens = torch.tensor([[1, 2, 1, 2, 3], [1, 2, 3, 4, 5]])
     readings = [Reading(torch.tensor([1.0, 1.0, 1.0]), torch.zeros(2)), Reading(torch.tensor([5.0]), torch.zeros(2))]
     found = measure(tokens, readings)
-    assert found["perplexity_per_token"]["value"] == pytest.approx(math.exp(2))
-    assert found["perplexity_per_sample"]["value"] == pytest.approx(math.exp(3))
-    assert found["distinct_2"]["value"] == pytest.approx(7 / 8)
-    assert found["repetition_4"]["value"] == 0
-    assert found["entropy"]["value"] == pytest.approx(float(unigram_entropy(tokens).mean()))
-    assert all(metric["low"] <= metric["value"] <= metric["high"] for metric in found.values())
+    assert found["perplexity_per_token"].value == pytest.approx(math.exp(2))
+    assert found["perplexity_per_sample"].value == pytest.approx(math.exp(3))
+    assert found["distinct_2"].value == pytest.approx(7 / 8)
+    assert found["repetition_4"].value == 0
+    assert found["entropy"].value == pytest.approx(float(unigram_entropy(tokens).mean()))
+    assert all(metric.low <= metric.value <= metric.high for metric in found.values())
 
 
 def test_mauve_is_high_for_texts_of_one_distribution_and_low_for_disjoint_ones() -> None:
@@ -257,8 +302,8 @@ def test_reference_texts_are_drawn_once_without_replacement(tmp_path: Path, monk
     monkeypatch.setenv("FPMGM_CACHE", str(tmp_path / "cache"))
     (tmp_path / "verse.txt").write_text("".join(f"verse number {i}\n" for i in range(3000)))
     text = load_text(TextConfig(source=str(tmp_path / "verse.txt"), tokenizer="bpe-300", length=16))
-    everything = reference_texts(text, len(text.validation))
+    everything = reference_texts(text, len(text.held_out))
     assert len(set(everything)) == len(everything)
     assert reference_texts(text, 3) == reference_texts(text, 3)
     with pytest.raises(ValueError, match="sequences are held out"):
-        reference_texts(text, len(text.validation) + 1)
+        reference_texts(text, len(text.held_out) + 1)

@@ -13,14 +13,17 @@ from torch import Tensor
 
 from fpmgm.backbones.dit import MDLMConfig
 from fpmgm.checkpoint import Model
+from fpmgm.codecs import TextCodec
+from fpmgm.data.text import train_bpe
 from fpmgm.denoiser import Denoiser
-from fpmgm.foreign import config_of, load_foreign, num_symbols, read_foreign, write_hub_folder
-from fpmgm.pickled import PickledTensor
+from fpmgm.interop.foreign import config_of, load_foreign, num_symbols, read_foreign, write_hub_folder
+from fpmgm.interop.pickled import PickledTensor
 from tests.conftest import SMALL, Build
 from tests.published import hub_config, hydra_config, mdlm_tensors, write_hub, write_lightning
 
 PLAIN = replace(SMALL, num_pre=3, num_fp=0, num_post=0, time_conditioning=True, dropout=0.25)
 """Four heads of width 8: a guess of 64 would be wrong."""
+CODEC = TextCodec(train_bpe(iter(["the sea"]), 258).to_str())
 
 
 @pytest.fixture
@@ -109,10 +112,10 @@ def test_weights_in_half_precision_become_float32(tmp_path: Path, plain: Denoise
 
 
 def test_a_model_that_is_written_in_mdlms_naming_and_read_again_is_the_same(tmp_path: Path, plain: Denoiser) -> None:
-    model = Model(denoiser=plain, config=PLAIN, tokenizer="{}", card="# card\n")
+    model = Model(denoiser=plain, config=PLAIN, codec=CODEC, card="# card\n")
     write_hub_folder(model, tmp_path / "hub")
     assert_same(imported(tmp_path / "hub"), plain)
-    assert read_foreign(tmp_path / "hub").tokenizer == "{}"
+    assert read_foreign(tmp_path / "hub").tokenizer == CODEC.content
     written = load_file(tmp_path / "hub" / "model.safetensors")
     expected = mdlm_tensors(plain, PLAIN)
     assert written.keys() == expected.keys()
@@ -129,15 +132,15 @@ def test_mdlm_small_has_131_tensors_in_the_hubs_naming(tmp_path: Path) -> None:
     from fpmgm.backbones.dit import mdlm
 
     config = MDLMConfig(width=16, num_heads=2, vocab_size=20, mask_id=19, cond_width=4)
-    write_hub_folder(Model(denoiser=mdlm(config), config=config, tokenizer=""), tmp_path / "hub")
+    write_hub_folder(Model(denoiser=mdlm(config), config=config), tmp_path / "hub")
     assert len(load_file(tmp_path / "hub" / "model.safetensors")) == 131
 
 
 def test_a_fixed_point_or_a_causal_model_has_no_form_in_mdlms_naming(tmp_path: Path, small_model: Build) -> None:
     with pytest.raises(ValueError, match=r"a fixed-point model \(1/1/1 blocks\) has no form in MDLM's naming"):
-        write_hub_folder(Model(denoiser=small_model(), config=SMALL, tokenizer=""), tmp_path / "hub")
+        write_hub_folder(Model(denoiser=small_model(), config=SMALL), tmp_path / "hub")
     causal = {"num_pre": 2, "num_fp": 0, "num_post": 0, "is_causal": True}
-    model = Model(denoiser=small_model(**causal), config=replace(SMALL, **causal), tokenizer="")  # type: ignore[arg-type]
+    model = Model(denoiser=small_model(**causal), config=replace(SMALL, **causal))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="a causal model is no MDLM"):
         write_hub_folder(model, tmp_path / "hub")
     assert list(tmp_path.iterdir()) == []

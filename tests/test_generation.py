@@ -1,4 +1,6 @@
 import json
+import math
+import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -6,15 +8,20 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+import fpmgm
 from fpmgm.__main__ import main
+from fpmgm.backbones.dit import as_mdlm
 from fpmgm.checkpoint import Model
-from fpmgm.commands.benchmark import draw
-from fpmgm.evaluation.cost import multiply_adds
-from fpmgm.generation import TRANSITIONS, decode, encode, generate
+from fpmgm.codecs import TextCodec
+from fpmgm.evaluation.held_out import text_codec
+from fpmgm.experiments.workloads import draw
+from fpmgm.generation import TRANSITIONS, generate
 from fpmgm.sampling import Step
+from fpmgm.transitions import halton_order
 from tests.conftest import SMALL, Build
 
 
@@ -43,30 +50,106 @@ def test_a_prompt_is_what_the_text_begins_with(model: Model) -> None:
 
 def test_blanks_are_filled_and_the_rest_stays(model: Model) -> None:
     (text,) = generate(model, infill=["the ___ and the __ oak"], budget=24).texts
-    assert text.startswith("the ")
+    assert text.startswith("the")
     assert text.endswith(" oak")
-    assert " and the " in text
+    assert " and the" in text
     assert "_" not in text
 
 
 def test_texts_with_blanks_may_have_different_lengths(model: Model) -> None:
     infill = ["the ___", "the sky and the _ oak"]
     both = generate(model, infill=infill, budget=24)
-    assert [len(row) for row in both.tokens] == [len(encode(model, "the ")) + 5, len(both.tokens[1])]
+    assert [len(row) for row in both.tokens] == [len(text_codec(model).encode("the")) + 5, len(both.tokens[1])]
     assert len(both.tokens[0]) != len(both.tokens[1])
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("the ___ and the ___", ["the", 3, " and the", 3]),  # the space before a blank is the blank's
+        ("the __ _ sea", ["the", 3, " sea"]),  # and so is that between two blanks
+        ("_ the sea", [1, " the sea"]),
+        ("the s_a", ["the s", 1, "a"]),  # inside a word nothing is taken
+        ("the sea\n_ oak", ["the sea\n", 1, " oak"]),  # a new line stays
+        ("the sea  _", ["the sea ", 1]),  # of two spaces only the word's own is taken
+        ("the _, ", ["the", 1, ","]),
+    ],
+)
+def test_a_blank_takes_the_space_before_it(model: Model, text: str, parts: list[str | int]) -> None:
+    starts: list[Step] = []
+    generate(model, infill=text, budget=3, on_step=starts.append)
+    mask = model.denoiser.mask_id
+    ids = [[mask] * part if isinstance(part, int) else text_codec(model).encode(part) for part in parts]
+    assert starts[0].z[0].tolist()[1:-1] == [token for part in ids for token in part]
+
+
+def test_a_space_at_the_end_of_a_prompt_belongs_to_what_follows(model: Model) -> None:
+    with_space, without = (generate(model, prompts=[prompt], budget=24) for prompt in ("the sea ", "the sea"))
+    assert with_space.tokens == without.tokens
+
+
+def test_blanks_and_prompts_of_a_tokenizer_without_spaces_are_as_they_were(model: Model) -> None:
+    words = Tokenizer(models.WordLevel({"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "[MASK]": 3, "the": 4, "sea": 5}, "[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    config = replace(as_mdlm(model.config), vocab_size=6, mask_id=3)
+    bert = Model(denoiser=fpmgm.mdlm(config, seed=0).eval(), config=config, codec=TextCodec(words.to_str()))
+    starts: list[Step] = []
+    generate(bert, infill="the __ sea", budget=3, on_step=starts.append)
+    assert starts[0].z[0].tolist() == [1, 4, 3, 3, 5, 2]
+
+
+def test_one_string_is_one_prompt_and_one_text_with_blanks(model: Model) -> None:
+    for name, text in (("prompts", "the old oak"), ("infill", "the _ oak")):
+        given: dict[str, Any] = {name: text}
+        listed: dict[str, Any] = {name: [text]}
+        assert generate(model, budget=24, **given).tokens == generate(model, budget=24, **listed).tokens
+
+
+def test_seconds_do_not_count_what_a_callback_takes(model: Model) -> None:
+    out = generate(model, budget=24, on_step=lambda _: time.sleep(0.5))
+    assert out.steps * 0.5 >= 2 > out.seconds
 
 
 @pytest.mark.parametrize("transition", TRANSITIONS)
 def test_every_transition_by_name_leaves_no_mask(model: Model, transition: str) -> None:
-    out = generate(model, budget=36, transition=transition, top_p=0.9)
+    grid: dict[str, Any] = {"grid": (4, 6)} if transition == "halton" else {}
+    out = generate(model, budget=36, transition=transition, top_p=0.9, **grid)
     assert model.denoiser.mask_id not in out.tokens[0]
+
+
+def test_halton_reveals_the_cells_of_its_order_and_a_prompt_stays(model: Model) -> None:
+    steps: list[Step] = []
+    out = generate(model, budget=40, transition="halton", grid=(4, 6), prompts="the sea", on_step=steps.append)
+    assert out.texts[0].startswith("the sea")
+    revealed: list[int] = []
+    for step in steps:
+        revealed += (step.z[0] != step.z_next[0]).nonzero()[:, 0].tolist()
+    given = {index for index, token in enumerate(steps[0].z[0].tolist()) if token != model.denoiser.mask_id}
+    by_step = [[int(n) for n in (step.z[0] != step.z_next[0]).nonzero()[:, 0]] for step in steps]
+    order = [cell for cell in halton_order(4, 6) if cell not in given]
+    rest = iter(order)
+    assert [sorted(next(rest) for _ in cells) for cells in by_step] == by_step
+    assert sorted(revealed) == sorted(order)
+
+
+def test_the_noise_and_the_schedule_of_confidence_change_what_is_revealed(model: Model) -> None:
+    base: dict[str, Any] = {"budget": 40, "transition": "confidence", "num_samples": 4}
+    plain, noisy = (generate(model, **base, confidence_noise=noise).tokens for noise in (0.0, 5.0))
+    assert plain != noisy
+    shares = {}
+    for schedule in ("linear", "cosine", "arccos"):
+        steps: list[Step] = []
+        generate(model, **base, schedule=schedule, on_step=steps.append)
+        shares[schedule] = int((steps[len(steps) // 2].z == model.denoiser.mask_id).sum())
+    assert shares["cosine"] > shares["linear"]
+    assert shares["arccos"] > shares["linear"]
 
 
 def test_steps_are_handed_to_a_callback(model: Model) -> None:
     steps: list[Step] = []
     generate(model, budget=24, on_step=steps.append)
     assert [step.index for step in steps] == [0, 1, 2, 3]
-    assert decode(model, steps[0].z[0].tolist()) == "·" * 24
+    assert model.speech.show(steps[0].z[0].tolist()) == "·" * 24
 
 
 @pytest.mark.parametrize(
@@ -79,7 +162,30 @@ def test_steps_are_handed_to_a_callback(model: Model) -> None:
         ({"prompts": ["a"], "infill": ["_"]}, "prompts and infill are both given"),
         ({"bugdet": 2}, "unknown setting 'bugdet'; did you mean 'budget'"),
         ({"transition": "ancestrall"}, "did you mean 'ancestral'"),
+        ({"allocation": "decreasin"}, "unknown allocation 'decreasin'; did you mean 'decreasing'"),
+        ({"reuse": "ful"}, "unknown reuse 'ful'; did you mean 'full'"),
+        ({"solver": "picrad"}, "unknown solver 'picrad'; did you mean 'picard'"),
+        ({"schedule": "cosin"}, "unknown schedule 'cosin'; did you mean 'cosine'"),
+        ({"nucleus": "strikt", "top_p": 0.9}, "unknown nucleus 'strikt'; did you mean 'strict'"),
+        ({"transition": "halton"}, "fills a grid; give its rows and columns"),
+        ({"transition": "halton", "grid": (4, 5)}, "of 4 x 5 cells cannot fill 24 positions; it takes 20"),
+        ({"transition": "halton", "grid": (0, 24)}, "a grid of 0 x 24 cells"),
+        ({"grid": (4, 6)}, r"grid is \(4, 6\), and transition ancestral does not use it; leave it out"),
+        ({"confidence_noise": 0.5}, "confidence_noise is 0.5, and transition ancestral does not use it"),
+        ({"transition": "confidence", "confidence_noise": math.nan}, "noise is nan; it must be a number"),
+        (
+            {"transition": "remdm-cap", "schedule": "cosine"},
+            "schedule is cosine, and transition remdm-cap does not use",
+        ),
         ({"num_samples": 0}, "num_samples is 0"),
+        ({"temperature": math.nan}, "temperature is nan; it must be 0"),
+        ({"temperature": math.inf}, "temperature is inf; it must be 0"),
+        ({"temperature": 1e-308}, "temperature is 1e-308; it must be 0"),
+        ({"top_p": math.nan}, "top_p is nan; it must be above 0"),
+        ({"tolerance": math.nan}, "tolerance is nan; it must be a number"),
+        ({"tolerance": math.inf}, "tolerance is inf; it must be a number"),
+        ({"reuse_masked": (math.nan, 0.5)}, "reuse coefficient masked_min is nan"),
+        ({"reuse_changed": (0.5, math.inf)}, "reuse coefficient changed_max is inf"),
     ],
 )
 def test_wrong_requests_are_refused(model: Model, options: dict[str, object], message: str) -> None:
@@ -101,8 +207,20 @@ def test_the_sample_command_prints_json_and_repeats(
     assert found[0]["block_evals"] == 30
     assert main([*command[:2], "--budget", "1"]) == 2
     assert "smallest feasible budget is 3" in capsys.readouterr().err
-    assert main([*command[:2], "--watch", "--budget", "12"]) == 0
-    assert "t = 0.50" in capsys.readouterr().out
+
+
+def test_watching_prints_the_finished_text_once(
+    model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model.save(tmp_path / "model")
+    command = ["sample", str(tmp_path / "model"), "--budget", "12", "--prompt", "the old oak"]
+    assert main([*command, "--watch"]) == 0
+    watched = capsys.readouterr().out
+    assert main(command) == 0
+    plain = capsys.readouterr().out
+    assert watched.count("t = ") == watched.count("t = 0.50") == 1
+    assert watched.endswith(plain)
+    assert "·" in watched.removesuffix(plain)
 
 
 @pytest.mark.parametrize("injection", ["mlp", "linear", "add"])
@@ -118,7 +236,7 @@ def test_multiply_adds_by_formula_are_those_torch_counts(
     folded = denoiser.injection.folded() if denoiser.injection else nullcontext()
     with folded, FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
         denoiser.head(denoiser(z, 0.5, positions, num_grad=num_iters).features)
-    expected = multiply_adds(replace(SMALL, **changes), num_iters=num_iters, num_positions=5)
+    expected = replace(SMALL, **changes).multiply_adds(num_iters=num_iters, num_positions=5)
     assert counter.get_total_flops() // 2 == expected
 
 

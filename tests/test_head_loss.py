@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F  # noqa: N812
 
 from fpmgm import head_loss
-from fpmgm.head_loss import weighed_nll
+from fpmgm.head_loss import weighted_nll
 from fpmgm.masking import without_mask
 from fpmgm.randomness import generator
 
@@ -22,7 +22,7 @@ def some(dtype: torch.dtype = torch.float64) -> Any:
 
 def fused(learned: Any, tokens: Any, weights: Any, mask_id: int | None) -> Any:
     features, weight, bias = learned
-    return weighed_nll(features, weight, bias, tokens, weights, mask_id=mask_id)
+    return weighted_nll(features, weight, bias, tokens, weights, mask_id=mask_id)
 
 
 def plain(learned: Any, tokens: Any, weights: Any, mask_id: int | None) -> Any:
@@ -52,7 +52,7 @@ def test_no_position_costs_nothing() -> None:
     learned, _, _ = some(torch.float32)
     nothing = learned[0][:0]
     _, weight, bias = learned
-    found = weighed_nll(nothing, weight, bias, torch.zeros(0, dtype=torch.long), torch.zeros(0), mask_id=8)
+    found = weighted_nll(nothing, weight, bias, torch.zeros(0, dtype=torch.long), torch.zeros(0), mask_id=8)
     assert float(found.detach()) == 0
     (by_weight,) = torch.autograd.grad(found, learned[1])
     assert not by_weight.any()

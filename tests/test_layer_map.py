@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fpmgm.layer_map import LayerMap
+from fpmgm.interop.layer_map import LayerMap
 
 layers = st.lists(st.integers(1, 99), max_size=4).map(tuple)
 

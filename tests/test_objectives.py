@@ -1,23 +1,25 @@
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 import fpmgm
-from fpmgm import objectives
-from fpmgm.masking import corrupt, stratified_times, subs
+from fpmgm import head_loss, objectives
+from fpmgm.masking import SCHEDULES, corrupt, stratified_times, subs
 from fpmgm.objectives import MaskedCrossEntropy, NextToken
 from fpmgm.randomness import generator
+from fpmgm.types import Batch
 from tests.conftest import SMALL, Build
 
 
 @pytest.mark.parametrize("name", ["linear", "cosine"])
-def test_the_bound_is_mdlms_loss_written_out(small_model: Build, name: str) -> None:
+def test_the_bound_is_mdlms_loss_written_out(small_model: Build, name: Any) -> None:
     schedule = fpmgm.mask_schedule_by_name(name)
     denoiser = small_model(num_pre=2, num_fp=0, num_post=0, time_conditioning=True)
     x = torch.randint(0, 11, (6, 16), generator=generator(0))
-    loss = MaskedCrossEntropy(schedule=schedule)(denoiser, x, rng=generator(1)).total
+    loss = MaskedCrossEntropy(schedule=name)(denoiser, x, rng=generator(1)).total
 
     rng = generator(1)
     t = stratified_times(6, rng=rng)
@@ -47,10 +49,11 @@ def test_the_bound_of_a_fresh_network_averages_to_log_v() -> None:
     assert sum(losses) / 100 == pytest.approx(math.log(11), rel=0.03)
 
 
-def test_a_batch_without_masks_costs_nothing_and_is_no_nan(small_model: Build) -> None:
-    schedule = replace(fpmgm.mask_schedule_by_name("linear"), masked=lambda t: 0 * t)
+def test_a_batch_without_masks_costs_nothing_and_is_no_nan(small_model: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    clear = replace(fpmgm.mask_schedule_by_name("linear"), masked=lambda t: 0 * t)
+    monkeypatch.setitem(SCHEDULES, "linear", clear)
     for weighting in ("bound", "masked"):
-        objective = MaskedCrossEntropy(weighting=weighting, schedule=schedule)
+        objective = MaskedCrossEntropy(weighting=weighting)
         loss = objective(small_model(), torch.zeros(2, 16, dtype=torch.long), rng=generator(0)).total
         assert float(loss.detach()) == 0
 
@@ -68,14 +71,14 @@ def test_the_parts_of_a_batch_add_up_to_its_loss(small_model: Build) -> None:
 
 @pytest.mark.parametrize("pad_id", [3, 11])  # a symbol of its own, or the mask
 @pytest.mark.parametrize("weighting", ["bound", "masked"])
-def test_padding_is_no_part_of_the_loss(small_model: Build, weighting: str, pad_id: int) -> None:
+def test_padding_is_no_part_of_the_loss(small_model: Build, weighting: Any, pad_id: int) -> None:
     denoiser = small_model()
     x = torch.randint(4, 11, (6, 16), generator=generator(0))
     for row, end in enumerate((16, 3, 9, 16, 1, 5)):
         x[row, end:] = pad_id
-    objective = MaskedCrossEntropy(weighting=weighting, pad_id=pad_id)
-    noise = objective.draw(denoiser, x, rng=generator(1))
-    z = torch.where(noise.u < noise.t[:, None], 11, x)
+    objective = MaskedCrossEntropy(weighting=weighting)
+    noise = objective.draw(denoiser, Batch(x=x, counts=x != pad_id), rng=generator(1))
+    z = noise.z
     asked = (z == 11) & (x != pad_id)
     features = denoiser(
         z, noise.t, torch.ones_like(asked), num_no_grad=noise.num_no_grad, num_grad=noise.num_grad
@@ -92,8 +95,8 @@ def test_padding_is_no_part_of_a_causal_loss(small_model: Build) -> None:
     denoiser = small_model(num_pre=2, num_fp=0, num_post=0, is_causal=True)
     x = torch.randint(4, 11, (2, 16), generator=generator(0))
     x[1, 6:] = 3
-    objective = NextToken(pad_id=3)
-    found = objective.loss(denoiser, x, objective.draw(denoiser, x, rng=generator(1))).total
+    objective = NextToken()
+    found = objective.loss(denoiser, x, objective.draw(denoiser, Batch(x=x, counts=x != 3), rng=generator(1))).total
     nll = objectives.next_token_nll(denoiser, x)
     torch.testing.assert_close(found, (nll[0].sum() + nll[1, :5].sum()) / 20)
 
@@ -106,11 +109,26 @@ def test_a_head_run_in_parts_gives_the_same_loss_and_gradients(
     objective = NextToken() if is_causal else MaskedCrossEntropy()
     x = torch.randint(0, 11, (6, 16), generator=generator(0))
     found = []
-    for limit in (objectives.LOGITS_AT_ONCE, 5 * denoiser.vocab_size):
-        monkeypatch.setattr(objectives, "LOGITS_AT_ONCE", limit)
+    for limit in (head_loss.LOGITS_AT_ONCE, 5 * denoiser.vocab_size):
+        monkeypatch.setattr(head_loss, "LOGITS_AT_ONCE", limit)
         loss = objective.loss(denoiser, x, objective.draw(denoiser, x, rng=generator(1))).total
         found.append([loss.detach(), *torch.autograd.grad(loss, list(denoiser.parameters()))])
     torch.testing.assert_close(found[0], found[1])
+
+
+def test_a_loss_of_many_logits_holds_few_of_them_at_a_time(small_model: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    original = torch.Tensor.exp_
+
+    def watched(tensor: torch.Tensor) -> torch.Tensor:
+        sizes.append(tensor.numel())
+        return original(tensor)
+
+    monkeypatch.setattr(torch.Tensor, "exp_", watched)
+    monkeypatch.setattr(head_loss, "LOGITS_AT_ONCE", 60)
+    MaskedCrossEntropy()(small_model(), torch.zeros(6, 16, dtype=torch.long), rng=generator(1))
+    assert len(sizes) > 1
+    assert max(sizes) <= 60
 
 
 def test_the_same_key_repeats_masks_and_iteration_counts(small_model: Build) -> None:
@@ -131,4 +149,4 @@ def test_every_parameter_of_a_fixed_point_denoiser_learns(small_model: Build) ->
 
 def test_a_misspelt_weighting_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown weighting 'mask'; did you mean 'masked'"):
-        MaskedCrossEntropy(weighting="mask")
+        MaskedCrossEntropy(weighting="mask")  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from fpmgm.denoiser import Denoiser
 from fpmgm.randomness import Streams
 from fpmgm.sampling import even_times, sample
 from fpmgm.transitions import Ancestral
-from fpmgm.types import Logits, Positions, State
+from fpmgm.types import Logits, Places, State
 from tests.given import LENGTH, MASK, NUM_SYMBOLS, given_fixed_point, given_plain, table_of
 
 BOTH = pytest.mark.parametrize("make", [given_plain, given_fixed_point])
@@ -27,11 +27,9 @@ class Kept(Ancestral):
 
     logits: list[Logits] = field(default_factory=list)
 
-    def write(
-        self, state: State, logits: Logits, positions: Positions, t: float, t_next: float, *, rng: Streams
-    ) -> State:
+    def write(self, state: State, logits: Logits, places: Places, t: float, t_next: float, *, rng: Streams) -> State:
         self.logits.append(logits)
-        return super().write(state, logits, positions, t, t_next, rng=rng)
+        return super().write(state, logits, places, t, t_next, rng=rng)
 
 
 def means_of_one_step(denoiser: Denoiser, mean: str, gap: float) -> Tensor:
@@ -41,9 +39,9 @@ def means_of_one_step(denoiser: Denoiser, mean: str, gap: float) -> Tensor:
     foreseen = Foreseen(denoiser=denoiser, mean=mean, gap=gap, num_inputs=200, num_iters=8, rule=kept)
     nothing = torch.zeros(z.shape, dtype=torch.bool)
     state = State(z=z, mask_id=MASK, is_given=nothing, confidence=torch.zeros(z.shape, dtype=torch.float64))
-    positions = torch.tensor([True, False, False]).expand_as(z)
+    places = Places.of(torch.tensor([True, False, False]).expand_as(z))
     with torch.no_grad():
-        foreseen.write(state, torch.zeros(8, MASK + 1), positions, 1.0, 0.5, rng=Streams.of(0, range(8)))
+        foreseen.write(state, torch.zeros(8, MASK + 1), places, 1.0, 0.5, rng=Streams.of(0, range(8)))
     return kept.logits[0][:, :NUM_SYMBOLS].log_softmax(dim=-1)
 
 
@@ -100,8 +98,8 @@ def test_a_foreseen_sample_keeps_what_is_given_and_leaves_no_mask_in_the_same_bu
     [
         ({"gap": 0.0}, "gap is 0.0; it must lie above 0"),
         ({"gap": 1.5}, "gap is 1.5; it must lie above 0"),
-        ({"num_inputs": 0}, "num_inputs is 0; it must be at least 1"),
-        ({"num_iters": 0}, "num_iters is 0; it must be at least 1"),
+        ({"num_inputs": 0}, "num_inputs is 0; it must be 1 to 10000"),
+        ({"num_iters": 0}, "num_iters is 0; it must be 1 to 10000"),
         ({"mean": "geo"}, "unknown mean 'geo'"),
     ],
 )
@@ -121,7 +119,11 @@ def test_analyse_optimum_compares_a_model_with_its_optimum_and_with_itself_at_it
     is_met = abs(target - found) <= 0.005
     assert rows[2]["drawn_from"] == f"the model, entropy {'matched' if is_met else 'nearly matched'}"
     assert [row["length"] for row in rows] == [16] * 3
-    assert (tmp_path / "table.md").read_text() in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "the geometric mean" in printed
+    for row in rows:
+        assert f"{row['metrics']['entropy']['value']:.3f}" in printed
+    assert "| the geometric mean |" in (tmp_path / "table.md").read_text()
 
 
 @pytest.mark.parametrize(

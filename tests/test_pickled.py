@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from fpmgm.pickled import Inert, PickledTensor, read_pickled
+from fpmgm.interop.pickled import Inert, PickledTensor, read_pickled
 from tests.published import foreign_classes
 
 

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from fpmgm import replay
 from fpmgm.checkpoint import Model
-from fpmgm.generation import decode, generate
+from fpmgm.generation import generate
 from fpmgm.replay import Replay
 
 
@@ -25,7 +25,7 @@ def test_a_pipe_gets_every_step_of_the_first_sequence_in_plain_text(text_model: 
     tokens = generate(text_model, num_samples=1, budget=12, seed=0).tokens[0]
     last = printed.split("t = 0.00")[1].split("─\n", 1)[1]
     assert "·" in printed.split("t = 0.00")[0]
-    assert "".join(last.split()) == "".join("".join(decode(text_model, [token]) for token in tokens).split())
+    assert "".join(last.split()) == "".join("".join(text_model.speech.show([token]) for token in tokens).split())
 
 
 def test_a_pipe_can_be_shown_some_steps_only(text_model: Model) -> None:

@@ -12,11 +12,12 @@ from fpmgm.budget import plan
 from fpmgm.denoiser import Denoiser
 from fpmgm.draws import Draw
 from fpmgm.randomness import Streams
+from fpmgm.remasking import Remasking, ReMDMCap, ReMDMConf, ReMDMLoop
 from fpmgm.reuse import Reuse, full_reuse, no_reuse, three_state_reuse
 from fpmgm.sampling import Sampled, Step, even_times, left_to_right, masked_start, sample
 from fpmgm.solvers import anderson, picard
-from fpmgm.transitions import Ancestral, Cap, Conf, Confidence, Loop, Remasking, Transition
-from fpmgm.types import Logits, Positions, State
+from fpmgm.transitions import Ancestral, Confidence, Transition
+from fpmgm.types import Logits, Places, Positions, State
 from tests.conftest import Build
 from tests.given import LENGTH, MASK, Distribution, enumerate_ancestral, given_fixed_point, given_plain, table_of
 from tests.test_transitions import Skewed
@@ -91,7 +92,7 @@ def test_a_sampler_that_reveals_5_percent_too_often_is_seen_in_the_counts_of_eve
             masked = int((step.z == MASK).sum())
             p = (step.t - step.t_next) / step.t
             if p < 1:
-                scores.append(abs(int(step.positions.sum()) - p * masked) / (p * (1 - p) * masked) ** 0.5)
+                scores.append(abs(sum(step.places.counts) - p * masked) / (p * (1 - p) * masked) ** 0.5)
 
         outcomes(given_plain(), TIMES, 0, transition=transition, on_step=note)
         return scores
@@ -143,7 +144,13 @@ def algorithm_1(
 
 @pytest.mark.parametrize(
     "transition",
-    [Ancestral(), Confidence(), Remasking(rule=Cap(eta=0.4)), Remasking(rule=Conf()), Remasking(rule=Loop(eta=0.3))],
+    [
+        Ancestral(),
+        Confidence(),
+        Remasking(rule=ReMDMCap(eta=0.4)),
+        Remasking(rule=ReMDMConf()),
+        Remasking(rule=ReMDMLoop(eta=0.3)),
+    ],
 )
 @torch.no_grad()
 def test_hidden_states_under_three_state_reuse_are_those_of_algorithm_1(
@@ -165,7 +172,7 @@ def test_remasking_does_mask_visible_tokens_again_in_the_loop(small_model: Build
         small_model(),
         torch.full((4, 16), 11),
         (1,) * 8,
-        transition=Remasking(rule=Cap(eta=0.4)),
+        transition=Remasking(rule=ReMDMCap(eta=0.4)),
         reuse=three_state_reuse,
     )
     assert any(bool(((step.z != 11) & (step.z_next == 11)).any()) for step in steps)
@@ -181,7 +188,7 @@ PROMPTS = [[1, 2, 3], [], [5], [0] * 15, [4, 11, 11, 6], [11] * 8 + [7], [2] * 1
         (Ancestral(), anderson),
         (Ancestral(), partial(picard, tolerance=0.05)),
         (Confidence(), picard),
-        (Remasking(rule=Conf()), picard),
+        (Remasking(rule=ReMDMConf()), picard),
     ],
 )
 def test_a_sequence_sampled_alone_and_in_a_batch_of_seven_is_the_same(
@@ -211,7 +218,7 @@ def test_a_plain_stack_is_sampled_by_the_same_loop_alone_and_in_a_batch(small_mo
     torch.testing.assert_close(steps[-1].solution.h[0], alone_steps[-1].solution.h[0], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("transition", [Ancestral(), Confidence(), Remasking(rule=Cap(eta=0.6))])
+@pytest.mark.parametrize("transition", [Ancestral(), Confidence(), Remasking(rule=ReMDMCap(eta=0.6))])
 def test_prompts_at_any_positions_stay_at_every_step_and_no_mask_survives(
     small_model: Build, transition: Transition
 ) -> None:
@@ -242,12 +249,10 @@ class DtypeOf:
     def positions(self, state: State, t: float, t_next: float, *, rng: Streams) -> Positions:
         return state.is_masked
 
-    def write(
-        self, state: State, logits: Logits, positions: Positions, t: float, t_next: float, *, rng: Streams
-    ) -> State:
+    def write(self, state: State, logits: Logits, places: Places, t: float, t_next: float, *, rng: Streams) -> State:
         self.seen.add(logits.dtype)
         self.mask_logits += logits[:, state.mask_id].tolist()
-        return state.written(positions, logits.argmax(-1))
+        return state.written(places, logits.argmax(-1))
 
 
 def test_transitions_get_float64_logits_that_never_propose_the_mask(small_model: Build) -> None:

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from fpmgm.denoiser import Denoiser
+from fpmgm.objectives import Moment
+from fpmgm.post_training.sdtt import SelfDistillation, StepsNoise, corrected_times, published_times
+from fpmgm.post_training.teachers import DIVERGENCES, log_probabilities
 from fpmgm.randomness import generator
-from fpmgm.sdtt import SelfDistillation, StepsNoise, corrected_times, published_times
-from fpmgm.teachers import DIVERGENCES, log_probabilities
 from tests.conftest import Build
 
 PLAIN: dict[str, Any] = {"num_pre": 2, "num_fp": 0, "num_post": 0}
@@ -43,7 +44,7 @@ def test_the_teachers_targets_have_the_distribution_found_by_enumeration(small_m
             second = log_p_of(teacher, z)
             for i in range(2):  # the second step's reveal changes no target: it is the last to speak
                 expected[i] += p * (first if shown[i] else second)[i].exp().double()
-    objective = SelfDistillation(round_updates=1, first_steps=4)
+    objective = SelfDistillation(first_steps=4)
     masked = torch.full((num, 2), 2)
     noise = replace(objective.draw(teacher, masked, rng=generator(1)), t=torch.full((num,), t))
     said = objective.teacher_says(teacher, masked, noise)
@@ -54,11 +55,11 @@ def test_the_teachers_targets_have_the_distribution_found_by_enumeration(small_m
 
 def test_a_token_once_revealed_keeps_what_was_said_then(small_model: Build) -> None:
     teacher = small_model(**TINY)
-    objective = SelfDistillation(round_updates=1, first_steps=4)
+    objective = SelfDistillation(first_steps=4)
     z = torch.full((1, 2), 2)
     noise = objective.draw(teacher, z, rng=generator(0))
-    reveal = torch.tensor([[[0.0, 1.0]], [[0.0, 0.0]]])  # the first position in the first step
-    noise = replace(noise, t=torch.tensor([0.6]), reveal=reveal, token=torch.full((2, 1, 2), 0.999))
+    reveal = torch.tensor([[[0.0, 1.0], [0.0, 0.0]]])  # the first position in the first step
+    noise = replace(noise, t=torch.tensor([0.6]), reveal=reveal, token=torch.full((1, 2, 2), 0.999))
     said = log_probabilities(teacher, objective.teacher_says(teacher, z, noise)[0])
     first = log_p_of(teacher, [2, 2])
     torch.testing.assert_close(said[0], first[0])
@@ -66,15 +67,15 @@ def test_a_token_once_revealed_keeps_what_was_said_then(small_model: Build) -> N
 
 
 @pytest.mark.parametrize("divergence", DIVERGENCES)
-def test_the_loss_is_the_mean_divergence_over_masked_tokens(small_model: Build, divergence: str) -> None:
+def test_the_loss_is_the_mean_divergence_over_masked_tokens(small_model: Build, divergence: Any) -> None:
     student, teacher = small_model(**PLAIN), small_model(seed=4, **PLAIN)
     x = torch.randint(0, 11, (5, 16), generator=generator(0))
-    objective = SelfDistillation(round_updates=10, first_steps=8, divergence=divergence)
-    noise = objective.draw(student, x, rng=generator(1), update=10)
+    objective = SelfDistillation(rounds=2, first_steps=8, divergence=divergence)
+    noise = objective.draw(student, x, rng=generator(1), moment=Moment(update=10, updates=20))
     assert noise.dt == 0.25
     found = float(objective.loss(student, x, noise, teacher).total.detach())
-    z = torch.where(noise.u < noise.t[:, None], 11, x)
-    masked = z == 11
+    z, masked = noise.z, noise.z == 11
+    assert torch.equal(z[~masked], x[~masked])
     with torch.no_grad():
         said = objective.teacher_says(teacher, z, noise)[masked]
         p = log_probabilities(teacher, said)[:, :11].double()
@@ -96,16 +97,17 @@ def test_the_published_times_are_skewed_and_the_corrected_ones_are_where_steps_b
 
 
 def test_steps_double_every_round_and_the_student_then_becomes_the_teacher() -> None:
-    objective = SelfDistillation(round_updates=100)
-    assert [round(1 / objective.step_size(update)) for update in (0, 99, 100, 250)] == [1024, 1024, 512, 256]
-    assert [update for update in range(301) if objective.is_round_start(update)] == [100, 200, 300]
+    objective = SelfDistillation(rounds=3)
+    moments = [Moment(update=update, updates=300) for update in range(300)]
+    assert [round(1 / objective.step_size(moments[update])) for update in (0, 99, 100, 250)] == [1024, 1024, 512, 256]
+    assert [moment.update for moment in moments if objective.next_teacher_at(moment)] == [100, 200]
 
 
 @pytest.mark.parametrize("cut", [{}, PLAIN], ids=["fixed-point", "plain"])
 def test_the_parts_of_a_batch_add_up_and_only_the_student_learns(small_model: Build, cut: dict[str, Any]) -> None:
     student, teacher = small_model(**cut), small_model(seed=4, **cut)
     x = torch.randint(0, 11, (6, 16), generator=generator(0))
-    objective = SelfDistillation(round_updates=10, first_steps=8, times="published")
+    objective = SelfDistillation(first_steps=8, times="published")
     noise: StepsNoise = objective.draw(student, x, rng=generator(1))
     whole = objective.loss(student, x, noise, teacher).total
     parts = [objective.loss(student, x[part], noise.rows(part), teacher).total for part in (slice(0, 2), slice(2, 6))]
@@ -120,12 +122,13 @@ def test_the_parts_of_a_batch_add_up_and_only_the_student_learns(small_model: Bu
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"round_updates": 0}, "round_updates is 0; it must be at least 1"),
-        ({"num_teacher_steps": 1}, "num_teacher_steps is 1; it must be at least 2"),
+        ({"rounds": 0}, "rounds is 0; it must be 1 to 64"),
+        ({"rounds": 4, "first_steps": 8}, "give fewer rounds or more first_steps"),
+        ({"num_teacher_steps": 1}, "num_teacher_steps is 1; it must be 2 to 1000000"),
         ({"times": "publshed"}, "did you mean 'published'"),
         ({"divergence": "kl"}, "unknown divergence 'kl'"),
     ],
 )
 def test_settings_of_sdtt_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        SelfDistillation(**{"round_updates": 1, **settings})
+        SelfDistillation(**settings)

@@ -1,25 +1,39 @@
 """Sweeps: resume, presets, what a row says."""
 
 import json
-from dataclasses import replace
+import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import fpmgm
 from fpmgm import checkpoint
 from fpmgm.__main__ import main
+from fpmgm.backbones.dit import as_mdlm
 from fpmgm.checkpoint import Model, load
-from fpmgm.commands import reproduce
 from fpmgm.evaluation import sweep
-from fpmgm.evaluation.cost import multiply_adds
+from fpmgm.evaluation.cells import PRESETS, Cell
+from fpmgm.evaluation.intervals import Interval
+from fpmgm.evaluation.judges import BUNDLED_JUDGE
 from fpmgm.evaluation.plots import line_style
-from fpmgm.evaluation.sweep import PRESETS, Cell, Protocol, read_rows, run_sweep
+from fpmgm.evaluation.rows import Row, as_json, read_lines, read_rows, row_of
+from fpmgm.evaluation.sweep import Protocol, run_sweep
 from fpmgm.evaluation.tables import Column, latex, markdown, metric
+from fpmgm.evaluation.text import TextEvaluator
+from fpmgm.experiments import reproduce
 from fpmgm.generation import Sampling, generate
 from tests.conftest import Build
 
 PROTOCOL = Protocol(num_samples=2)
+
+
+@pytest.fixture(autouse=True)
+def no_known_models() -> None:
+    """Forget the models of other tests, which may have had the same names."""
+    for known in (sweep.weights_of, sweep._loaded, sweep._samples):
+        known.cache_clear()
 
 
 @pytest.fixture
@@ -31,14 +45,14 @@ def folder(text_model: Model, tmp_path: Path) -> str:
 @pytest.fixture
 def plain(text_model: Model, small_model: Build, tmp_path: Path) -> str:
     changes: dict[str, Any] = {"num_pre": 3, "num_fp": 0, "num_post": 0}
-    config = replace(text_model.config, **changes)
+    config = replace(as_mdlm(text_model.config), **changes)
     denoiser = small_model(vocab_size=config.vocab_size, mask_id=config.mask_id, length=config.length, **changes)
     replace(text_model, denoiser=denoiser, config=config).save(tmp_path / "plain")
     return str(tmp_path / "plain")
 
 
-def without_time(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+def without_time(rows: list[Row]) -> list[Row]:
+    return [replace(row, seconds=0.0) for row in rows]
 
 
 @pytest.mark.parametrize("torn", [False, True])
@@ -50,7 +64,7 @@ def test_a_sweep_killed_in_any_cell_loses_that_cell_alone(
     measured: list[int] = []
     original = sweep.measure_cell
 
-    def dies_at_third(cell: Cell, protocol: Protocol) -> dict[str, Any]:
+    def dies_at_third(cell: Cell, protocol: Protocol) -> Row:
         measured.append(cell.sampling.budget)
         if measured == [6, 9, 12]:
             raise KeyboardInterrupt
@@ -90,14 +104,14 @@ def test_the_multiply_adds_of_a_row_are_those_of_its_steps(folder: str, tmp_path
     iterations: list[int] = []
 
     def note(step: Any) -> None:
-        positions.append(step.positions.sum(dim=1).tolist())
+        positions.append(step.places.counts)
         iterations.append(int(step.solution.num_iters[0]))
 
     generate(model, num_samples=2, budget=15, on_step=note)
     for own, num_iters in zip(positions, iterations, strict=True):
-        total += sum(multiply_adds(model.config, num_iters=num_iters, num_positions=num) for num in own)
-    assert row["multiply_adds"] == pytest.approx(total / 2)
-    assert row["sampling"]["steps"] == len(iterations)
+        total += sum(model.config.multiply_adds(num_iters=num_iters, num_positions=num) for num in own)
+    assert row.multiply_adds == pytest.approx(total / 2)
+    assert row.sampling.steps == len(iterations)
 
 
 def test_every_preset_makes_feasible_cells_and_skips_plain_stacks_where_there_is_nothing_to_vary(
@@ -131,7 +145,7 @@ def test_the_sweep_command_saves_the_best_allocation_and_sampling_then_uses_it(
     small_model: Build,
 ) -> None:
     causal: dict[str, Any] = {"num_pre": 2, "num_fp": 0, "num_post": 0, "is_causal": True}
-    config = replace(text_model.config, **causal)
+    config = replace(as_mdlm(text_model.config), **causal)
     sizes = {"vocab_size": config.vocab_size, "mask_id": config.mask_id, "length": config.length}
     replace(text_model, denoiser=small_model(**sizes, **causal), config=config).save(tmp_path / "judge")
     command = ["sweep", "steps", folder, "--budgets", "12", "--num-samples", "2", "--out", str(tmp_path / "out")]
@@ -139,10 +153,10 @@ def test_the_sweep_command_saves_the_best_allocation_and_sampling_then_uses_it(
     assert main(command) == 0
     printed = capsys.readouterr().out
     rows = read_rows(tmp_path / "out" / "steps.jsonl")
-    best = min(rows, key=lambda row: row["metrics"]["perplexity_per_sample"]["value"])
+    best = min(rows, key=lambda row: row.metrics["perplexity_per_sample"].value)
     saved = load(folder)
-    assert saved.generation["budgets"]["12"] == {"steps": best["sampling"]["steps"], "allocation": "fixed"}
-    assert generate(saved, budget=12).steps == best["sampling"]["steps"]
+    assert saved.generation["budgets"]["12"] == {"steps": best.sampling.steps, "allocation": "fixed"}
+    assert generate(saved, budget=12).steps == best.sampling.steps
     assert generate(saved, budget=12, steps=1).steps == 1
     assert "generation_config.json" in printed
     for name in ("steps.md", "steps.tex", "steps-model.png", "steps-model.svg"):
@@ -156,8 +170,8 @@ def test_a_grid_takes_any_sampling_settings_each_value_with_each(
     out = tmp_path / "out"
     axes = ["temperature=0.5,1", "reuse-masked=(0.5,0.5),(0.75,0.9)"]
     assert main([*command, "--vary", *axes, "--out", str(out)]) == 0
-    found = [(row["sampling"]["temperature"], row["sampling"]["reuse_masked"]) for row in read_rows(out / "grid.jsonl")]
-    assert found == [(0.5, [0.5, 0.5]), (0.5, [0.75, 0.9]), (1, [0.5, 0.5]), (1, [0.75, 0.9])]
+    found = [(row.sampling.temperature, row.sampling.reuse_masked) for row in read_rows(out / "grid.jsonl")]
+    assert found == [(0.5, (0.5, 0.5)), (0.5, (0.75, 0.9)), (1, (0.5, 0.5)), (1, (0.75, 0.9))]
     assert (out / "grid-model-12.png").stat().st_size > 0  # two axes: a heat map
     assert main([*command, "--vary", "solver=picard,anderson", "--out", str(tmp_path / "one")]) == 0
     assert (tmp_path / "one" / "grid.png").stat().st_size > 0
@@ -206,15 +220,22 @@ def test_wrong_sweeps_are_refused(plain: str, capsys: pytest.CaptureFixture[str]
         assert message in capsys.readouterr().err
 
 
+@dataclass
+class Shown:
+    model: str
+    metrics: dict[str, Interval]
+    n: int
+
+
 ROWS = [
-    {"model": "a_b", "metrics": {"p": {"value": 12.0, "low": 11.0, "high": 13.0}}, "n": 1},
-    {"model": "c", "metrics": {"p": {"value": 9.0, "low": 8.5, "high": 9.5}}, "n": 2},
-    {"model": "d", "metrics": {}, "n": 3},
+    Shown("a_b", {"p": Interval(value=12.0, low=11.0, high=13.0)}, 1),
+    Shown("c", {"p": Interval(value=9.0, low=8.5, high=9.5)}, 2),
+    Shown("d", {}, 3),
 ]
 COLUMNS = (
-    Column(title="model", value=lambda row: row["model"]),
+    Column(title="model", value=lambda row: row.model),
     metric("p", "perplexity", best="lowest"),
-    Column(title="n_all", value=lambda row: row["n"], best="highest"),
+    Column(title="n_all", value=lambda row: row.n, best="highest"),
 )
 
 
@@ -280,3 +301,96 @@ def test_reproduce_fills_every_table_and_goes_on_where_it_was_stopped(
 
 def test_no_two_lines_of_a_plot_look_alike() -> None:
     assert len({tuple(line_style(index).values()) for index in range(12)}) == 12
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda row: 3, "line 1 must hold a JSON object, and it holds 3; remove that line"),
+        (lambda row: {**row, "sampling": None}, "no row of a sweep: sampling is None; it must be an object; remove it"),
+        (lambda row: {**row, "key": 7}, "key is 7; it must be a text"),
+        (lambda row: {**row, "metrics": {"entropy": {"value": 1.0}}}, "metrics.entropy has no low"),
+        (lambda row: {**row, "metrics": {}}, "metrics.entropy is None; it must be an object"),
+        (
+            lambda row: {**row, "sampling": {**row["sampling"], "budget": "9"}},
+            "sampling: budget is '9'; it must be a whole",
+        ),
+        (lambda row: {**row, "seconds": "long"}, "seconds is 'long'; it must be a finite number"),
+    ],
+)
+def test_a_row_that_is_none_is_refused_with_its_line_and_nothing_is_measured(
+    folder: str, tmp_path: Path, change: Any, message: str
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    cells = [Cell(model=folder, sampling=Sampling(budget=6))]
+    [row] = run_sweep(cells, PROTOCOL, file)
+    file.write_text(json.dumps(change(as_json(row))) + "\n")
+    before = file.read_bytes()
+    with pytest.raises(ValueError, match=re.escape(message)):
+        run_sweep(cells, PROTOCOL, file)
+    assert file.read_bytes() == before
+
+
+def test_a_line_in_the_middle_that_is_no_json_is_refused_and_a_torn_last_one_is_not(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"a": NaN}\n{"b": 2}\n{"c')
+    assert [list(line) for line in read_lines(file)] == [["a"], ["b"]]
+    file.write_text('{"a": 1}\n{"b\n{"c": 3}\n')
+    with pytest.raises(
+        ValueError, match=r"line 2 is not JSON: .*; remove that line and what it held is measured again"
+    ):
+        read_lines(file)
+
+
+def test_a_row_that_was_written_is_read_as_it_was(folder: str, tmp_path: Path) -> None:
+    cells = [Cell(model=folder, sampling=Sampling(budget=6)), Cell(model=folder, sampling=Sampling(budget=6, seed=1))]
+    turned = replace(cells[0], knob="temperature", entropy=2.0)
+    rows = run_sweep([*cells, turned], PROTOCOL, tmp_path / "r.jsonl")
+    assert read_rows(tmp_path / "r.jsonl") == rows
+    assert [row_of(as_json(row)) for row in rows] == rows
+    assert [row.matched is None for row in rows] == [True, True, False]
+    assert (rows[0].protocol.device, rows[0].protocol.dtype) == ("cpu", "float32")
+
+
+def test_committed_results_can_be_read_and_their_cells_are_known() -> None:
+    results = Path(__file__).parents[1] / "docs" / "results"
+    files = [file for file in sorted(results.rglob("*.jsonl")) if file.name != "validation.jsonl"]
+    found = {file: read_rows(file) for file in files}
+    assert sum(map(len, found.values())) > 300
+    protocol = Protocol(num_samples=64, evaluator=TextEvaluator(judge=BUNDLED_JUDGE))
+    for row in found[results / "evaluate" / "samples.jsonl"]:
+        cell = Cell(model=row.model, sampling=Sampling(budget=row.budget))
+        assert sweep.key_of(cell, protocol) == row.key
+        assert sweep.key_of(cell, replace(protocol, dtype="bfloat16")) != row.key
+        noisy = Sampling(budget=row.budget, transition="confidence", confidence_noise=0.5)
+        keys = {
+            sweep.key_of(replace(cell, sampling=each), protocol) for each in (noisy, replace(noisy, schedule="cosine"))
+        }
+        assert len({*keys, row.key}) == 3
+
+
+def test_sweep_measures_a_preset_or_given_cells_and_writes_only_where_it_is_told(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    settings: dict[str, Any] = {"num_samples": 2, "judge": ""}
+    found = fpmgm.sweep("budgets", folder, budgets=(6, 9), **settings)
+    assert [row.budget for row in found.rows] == [6, 9]
+    assert found.files == found.saved == ()
+    cells = [Cell(model=folder, sampling=Sampling(budget=budget)) for budget in (9, 6)]
+    given = fpmgm.sweep(cells, out=str(tmp_path / "out"), **settings)
+    assert [row.key for row in given.rows] == [row.key for row in found.rows[::-1]]
+    assert {file.name for file in given.files} == {"cells.jsonl", "cells.md", "cells.tex", "cells.png", "cells.svg"}
+    assert all(file.is_file() for file in given.files)
+    assert not list((tmp_path / "here").iterdir())
+    monkeypatch.setattr(sweep, "measure_cell", lambda *_: pytest.fail("measured again"))
+    assert fpmgm.sweep(cells, out=str(tmp_path / "out"), **settings) == given
+    for wrong, message in (
+        ({"bugdets": (6,)}, "unknown setting 'bugdets'; did you mean 'budgets'"),
+        ({"vary": ("seed=0,1",)}, "vary is for preset grid"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            fpmgm.sweep("budgets", folder, **wrong)
+    with pytest.raises(ValueError, match="seed cannot be set beside cells, which have their own"):
+        fpmgm.sweep(cells, seed=3)

@@ -30,12 +30,12 @@ def write(path: Path, content: str) -> Path:
 
 def test_every_sequence_is_a_piece_of_the_text_between_two_end_of_text_tokens(tmp_path: Path) -> None:
     packed = load_text(config_of(write(tmp_path / "verse.txt", VERSE)))
-    end = packed.tokenizer.token_to_id(END_OF_TEXT)
+    end = packed.codec.tokenizer.token_to_id(END_OF_TEXT)
     assert end == 0
     assert (packed.rows[:, 0] == end).all()
     assert (packed.rows[:, -1] == end).all()
     stream = packed.rows[:, 1:-1].flatten().tolist()
-    whole = [*packed.tokenizer.encode(VERSE).ids, end]
+    whole = [*packed.codec.tokenizer.encode(VERSE).ids, end]
     assert stream == whole[: len(stream)]
     assert len(whole) - len(stream) < 14
 
@@ -50,7 +50,7 @@ def test_documents_of_jsonl_and_parquet_end_with_end_of_text(tmp_path: Path) -> 
     by_parquet = load_text(config_of(tmp_path / "d.parquet", text_field="body"))
     assert np.array_equal(by_jsonl.rows, by_parquet.rows)
     stream = by_jsonl.rows[:, 1:-1].flatten().tolist()
-    expected = [token for d in documents for token in [*by_jsonl.tokenizer.encode(d).ids, 0]]
+    expected = [token for d in documents for token in [*by_jsonl.codec.tokenizer.encode(d).ids, 0]]
     assert stream == expected[: len(stream)]
 
 
@@ -131,8 +131,8 @@ def test_held_out_rows_are_whole_regions_apart_from_the_rest(num_rows: int) -> N
 def test_a_byte_level_tokenizer_gives_any_text_back(tmp_path: Path) -> None:
     packed = load_text(config_of(write(tmp_path / "verse.txt", VERSE)))
     odd = "naïve ☃ \t two  spaces\n\nand 日本語"
-    assert packed.tokenizer.decode(packed.tokenizer.encode(odd).ids) == odd
-    assert packed.tokenizer.get_vocab_size() == 299  # the mask is the 300th
+    assert packed.codec.tokenizer.decode(packed.codec.tokenizer.encode(odd).ids) == odd
+    assert packed.codec.tokenizer.get_vocab_size() == 299  # the mask is the 300th
 
 
 def test_a_source_has_another_fingerprint_when_its_content_changes(tmp_path: Path) -> None:
@@ -150,7 +150,12 @@ def test_a_source_has_another_fingerprint_when_its_content_changes(tmp_path: Pat
         ("binary.txt", b"abc\0def" * 100, "is binary, not text"),
         ("latin.txt", b"caf\xe9 " * 100, "is not UTF-8 text: invalid continuation byte at byte 3"),
         ("bad.jsonl", b'{"text": "fine"}\n{"text": ', "line 2 is not JSON"),
-        ("other.jsonl", b'{"body": "x"}\n', "line 1 has no text in 'text'; it has body"),
+        ("other.jsonl", b'{"body": "x"}\n', "line 1 has no text in 'text'; it has 'body'"),
+        ("half.jsonl", b'{"text": "half \\ud800"}\n', "line 1 holds half a character"),
+        ("latin.jsonl", b'{"text": "caf\xe9"}\n', "line 1 is not UTF-8 text: invalid continuation byte"),
+        ("list.jsonl", b'{"text": "a"}\n[1]\n', r"line 2 must hold a JSON object, and it holds \[1\]"),
+        ("deep.jsonl", b'{"text": ' + b"[" * 20_000, "line 1 is nested too deeply"),
+        ("damaged.parquet", b"PAR1 no more", "is damaged or not a parquet file"),
     ],
 )
 def test_data_that_cannot_be_read_is_refused_with_the_reason(
@@ -162,6 +167,22 @@ def test_data_that_cannot_be_read_is_refused_with_the_reason(
         load_text(config_of(file))
 
 
+@pytest.mark.parametrize("column", [[1, 2], [b"bytes"], [["a"]], [None, None], [{"a": "b"}], [True]])
+def test_a_parquet_column_that_is_not_text_is_refused(tmp_path: Path, column: list[object]) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    file = tmp_path / "t.parquet"
+    parquet.write_table(pyarrow.table({"text": pyarrow.array(column)}), file)
+    with pytest.raises(ValueError, match=r"t\.parquet: column 'text' holds .*; it must hold text"):
+        load_text(config_of(file))
+
+
+def test_a_row_of_json_may_hold_nan_beside_its_text(tmp_path: Path) -> None:
+    file = write(tmp_path / "scored.jsonl", json.dumps({"text": VERSE, "score": float("nan")}) + "\n")
+    assert len(load_text(config_of(file)).rows)
+
+
 def test_missing_sources_and_wrong_settings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"no data at 'nowhere\.txt'; give a file, a folder, hub:owner/name or one of poetry"
@@ -169,7 +190,7 @@ def test_missing_sources_and_wrong_settings_are_refused(tmp_path: Path) -> None:
         load_text(config_of(Path("nowhere.txt")))
     with pytest.raises(ValueError, match=r"holds no \.txt, \.jsonl, \.parquet file"):
         load_text(config_of(tmp_path))
-    with pytest.raises(ValueError, match="bpe-100; byte-level BPE needs at least 258 symbols"):
+    with pytest.raises(ValueError, match="bpe-100; byte-level BPE has 258 to 1048576 symbols"):
         mask_and_size("bpe-100")
     with pytest.raises(ValueError, match=r"give gpt2, bert, bpe-N or a tokenizer\.json that exists"):
         mask_and_size("gpt3")
@@ -195,7 +216,7 @@ def test_padded_sequences_are_one_document_each_cut_off_or_filled_up(tmp_path: P
     lines = write(tmp_path / "lines.txt", "the sea\n\nthe old sea is wide and old\nis\n")
     packed = load_text(config_of(lines, tokenizer=str(tokenizer), length=6, packing="pad"))
     assert packed.rows.tolist() == [[1, 4, 5, 2, 0, 0], [1, 4, 7, 5, 6, 2], [1, 6, 2, 0, 0, 0]]
-    assert packed.symbols == (10, 3, 1, 2, 0)
+    assert packed.codec.symbols == (10, 3, 1, 2, 0)
     assert mask_and_size(str(tokenizer)) == (3, 10)
 
 
@@ -212,13 +233,13 @@ def test_padded_text_holds_out_its_last_documents(tmp_path: Path) -> None:
     lines = write(tmp_path / "verse.txt", VERSE)
     packed = load_text(config_of(lines, packing="pad", validation_documents=7))
     assert len(packed.rows) == 1200
-    assert packed.validation.tolist() == list(range(1193, 1200))
+    assert packed.held_out.tolist() == list(range(1193, 1200))
     assert packed.train.tolist() == list(range(1193))
 
 
 def test_a_tokenizer_without_padding_pads_with_the_mask_and_one_without_ends_is_refused(tmp_path: Path) -> None:
     packed = load_text(config_of(write(tmp_path / "verse.txt", VERSE), packing="pad", length=64))
-    assert packed.symbols.pad_id == packed.symbols.mask_id == 299
+    assert packed.codec.symbols.pad_id == packed.codec.symbols.mask_id == 299
     assert (packed.rows[:, -1] == 299).all()
 
     from tokenizers import Tokenizer, models

@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 import torch
 
+from fpmgm.__main__ import main
 from fpmgm.backbones.dit import Network, mdlm
 from fpmgm.checkpoint import load
-from fpmgm.data.text import TextConfig
+from fpmgm.data.text import TextConfig, load_text
 from fpmgm.denoiser import Denoiser
 from fpmgm.evaluation.likelihood import perplexity
-from fpmgm.objectives import MaskedCrossEntropy
+from fpmgm.objectives import MaskedCrossEntropy, NextToken
 from fpmgm.randomness import generator
 from fpmgm.recipes import RECIPES
 from fpmgm.training import loop
@@ -29,7 +30,7 @@ from fpmgm.training.config import Training
 from fpmgm.training.loop import Order, train
 from fpmgm.training.optim import OptimConfig, adamw, moving_average, set_learning_rate
 from fpmgm.training.state import TrainState, load_state, newest_state, save_state
-from tests.conftest import SMALL, Build
+from tests.conftest import SMALL, Build, text_of
 
 VERSE = "".join(f"line {i} of a poem about the {word}\n" for i in range(300) for word in ("sea", "sky", "old oak"))
 
@@ -132,38 +133,15 @@ def test_accumulated_gradients_are_those_of_the_whole_batch(config: Training, tm
         assert part["grad_norm"] == pytest.approx(whole["grad_norm"], rel=1e-4)
 
 
-@pytest.mark.slow
-def test_two_processes_have_the_losses_of_one_with_the_same_global_batch(config: Training, tmp_path: Path) -> None:
-    command = ["text-mini", "--data.source", config.data.source, "--data.tokenizer", "bpe-300", "--data.length", "16"]
-    command += ["--model.width", "16", "--model.num-heads", "2", "--updates", "6", "--batch-size", "4"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    single = [sys.executable, "-m", "fpmgm", "train", *command, "--out", str(tmp_path / "one")]
-    subprocess.run(single, check=True, env=environment, capture_output=True)
-    launch = [
-        sys.executable,
-        "-m",
-        "accelerate.commands.launch",
-        "--cpu",
-        "--num_processes",
-        "2",
-        "--num_machines",
-        "1",
-    ]
-    launch += ["--mixed_precision", "no", "--dynamo_backend", "no", "-m", "fpmgm", "train", *command]
-    done = subprocess.run([*launch, "--out", str(tmp_path / "two")], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    one, two = (metrics_of(replace(config, out=str(tmp_path / name))) for name in ("one", "two"))
-    assert [row["loss"] for row in two] == pytest.approx([row["loss"] for row in one], rel=1e-5)
-
-
-def test_validation_perplexity_has_an_error_and_uses_the_moving_average(config: Training) -> None:
+def test_validation_perplexity_has_an_error_and_is_that_of_the_saved_weights(config: Training) -> None:
     folder = train(config, "test")
     rows = metrics_of(config)
-    assert [row["update"] for row in rows if "validation_perplexity" in row] == [4, 8]
+    assert [row["update"] for row in rows if "validation" in row] == [4, 8]
     assert rows[-1]["validation_error"] > 0
     model = load(folder)
-    assert model.config.vocab_size == 300
-    assert not torch.equal(model.denoiser.get_parameter("backbone.output_layer.linear.bias"), torch.zeros(300))
+    assert model.config.vocabulary.size == 300
+    again = perplexity(model.denoiser, load_text(text_of(config)).measured(8), num_iters=config.validation_iters)
+    assert rows[-1]["validation"] == pytest.approx(again.value, rel=1e-6)
 
 
 def test_a_loss_that_goes_bad_stops_the_run_and_says_what_to_lower(config: Training) -> None:
@@ -178,16 +156,54 @@ def test_a_resume_with_other_settings_is_refused_and_names_them(config: Training
         train(replace(config, model=replace(config.model, width=32)), "test")
     with pytest.raises(ValueError, match=r"holds a run with seed 0, not 1"):
         train(replace(config, seed=1), "test")
-    train(replace(config, updates=5), "test")  # going on for longer is fine
-    assert len(metrics_of(config)) == 5
+    with pytest.raises(ValueError, match="holds a run of 3 updates, not 5; give --updates 3 to continue it, --extend"):
+        train(replace(config, updates=5), "test")
+    with pytest.raises(ValueError, match="run of 3 updates, 3 of them done, and cannot be cut to 2; give --updates 3"):
+        train(replace(config, updates=2, extend=True), "test")
+    assert len(metrics_of(config)) == 3
 
 
-def test_the_weighting_of_the_loss_is_the_one_asked_for(config: Training) -> None:
-    objective = replace(config, weighting="masked").objective()
-    assert isinstance(objective, MaskedCrossEntropy)
-    assert objective.weighting == "masked"
-    with pytest.raises(ValueError, match="unknown weighting 'maskd'; did you mean 'masked'"):
-        replace(config, weighting="maskd")
+def test_an_extended_run_says_so_on_stderr_in_its_config_and_on_its_card(
+    config: Training, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(replace(config, updates=4), "test")
+    before = metrics_of(config)
+    capsys.readouterr()
+    longer = replace(config, updates=6, extend=True)
+    folder = train(longer, "test")
+    said = "extended from 4 to 6 updates after update 4: learning rate and warm-ups follow those of the longer run"
+    assert capsys.readouterr().err.count(said) == 1
+    settings = json.loads((Path(config.out) / "config.json").read_text())
+    assert settings["updates"] == 6
+    assert [said in text for text in settings["extended"]] == [True]
+    assert f"This run was {settings['extended'][0]}." in (folder / "README.md").read_text()
+    rows = metrics_of(config)
+    assert rows[:4] == before
+    assert [row["lr"] for row in rows[4:]] == [config.optim.learning_rate(update, 6) for update in (4, 5)]
+    train(replace(longer, extend=False), "test")  # it is a run of 6 updates now
+    with pytest.raises(ValueError, match="cannot be cut to 4"):
+        train(replace(config, updates=4), "test")
+
+
+def test_the_weighting_of_the_loss_is_the_one_asked_for(config: Training, capsys: pytest.CaptureFixture[str]) -> None:
+    model = replace(config.model, dropout=0.0)
+    losses = {}
+    for weighting in ("bound", "masked"):
+        objective = MaskedCrossEntropy(weighting=weighting)
+        changed = replace(config, model=model, objective=objective, updates=1, out=f"{config.out}-{weighting}")
+        train(changed, "test")
+        [row] = metrics_of(changed)
+        data = load_text(text_of(config))
+        denoiser = changed.network.build(seed=config.seed)
+        x = data.batch(Order(data.train, config.batch_size, config.seed).batch(0))
+        losses[weighting] = float(objective(denoiser, x, rng=generator(config.seed, 0)).total.detach())
+        assert row["loss"] == pytest.approx(losses[weighting], rel=1e-5)
+    assert losses["bound"] != pytest.approx(losses["masked"], rel=1e-3)
+    capsys.readouterr()
+    assert main(["train", "text-mini", "--objective.weighting", "maskd"]) == 2
+    assert (
+        "'maskd' for argument '--objective.weighting'. Expected one of ('bound', 'masked')" in capsys.readouterr().err
+    )
 
 
 def test_a_batch_larger_than_the_text_is_refused(config: Training) -> None:
@@ -211,7 +227,7 @@ def test_a_saved_state_comes_back_to_the_bit(small_model: Build, tmp_path: Path)
     other = trained_state(small_model(seed=5))
     newest = newest_state(tmp_path)
     assert newest is not None
-    assert load_state(newest, other) == 7
+    assert load_state(newest, other)["update"] == 7
     first, second = saved.tensors(), other.tensors()
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
@@ -222,14 +238,14 @@ def test_a_disk_that_fills_up_while_saving_ends_with_exit_code_1_and_the_last_go
     config: Training, tmp_path: Path
 ) -> None:
     """The kernel's limit on the size of a file stands in for the disk: writes really fail, halfway."""
-    command = ["train", "text-mini", "--data.source", config.data.source, "--data.tokenizer", "bpe-300"]
+    command = ["train", "text-mini", "--data.source", text_of(config).source, "--data.tokenizer", "bpe-300"]
     command += ["--data.length", "16", "--model.width", "24", "--batch-size", "4", "--validation-sequences", "8"]
     command += ["--checkpoint-every", "2", "--optim.decay", "constant"]
     script = "import sys; from fpmgm.__main__ import main; sys.exit(main(sys.argv[1:]))"
     limited = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)); " + script
 
     def run(script: str, out: str, updates: int) -> "subprocess.CompletedProcess[str]":
-        options = ["--out", str(tmp_path / out), "--updates", str(updates)]
+        options = ["--out", str(tmp_path / out), "--updates", str(updates), "--extend"]
         return subprocess.run([sys.executable, "-c", script, *command, *options], capture_output=True, text=True)
 
     assert run(script, "run", 4).returncode == 0
@@ -285,7 +301,7 @@ def test_an_injection_that_starts_at_the_mean_returns_the_mean_of_h_and_h_pre(
     started: list[loop.Run] = []
     monkeypatch.setattr(loop, "write_model", lambda *_: None)
     monkeypatch.setattr(loop.Run, "resume", lambda self: started.append(self))
-    train(replace(config, injection_start="mean"), "test")
+    train(replace(config, model=replace(config.model, injection_start="mean")), "test")
     injection = started[0].denoiser.injection
     assert injection is not None
     h, h_pre = torch.randn(2, 1, 4, 16, generator=generator(0)).unbind()
@@ -334,7 +350,7 @@ def test_a_causal_model_sees_only_what_came_before(small_model: Build) -> None:
 def test_every_recipe_builds_its_model(name: str) -> None:
     recipe = RECIPES[name]
     with torch.device("meta"):
-        denoiser = mdlm(recipe.network)
+        denoiser = recipe.network.build()
     assert denoiser.max_length == recipe.data.length
 
 
@@ -343,13 +359,14 @@ def test_a_run_ends_with_a_model_card_that_has_the_command_the_curves_and_20_sam
     config: Training, is_causal: bool
 ) -> None:
     if is_causal:
-        config = replace(config, model=replace(config.model, num_pre=2, num_fp=0, num_post=0, is_causal=True))
+        model = replace(config.model, num_pre=2, num_fp=0, num_post=0, is_causal=True)
+        config = replace(config, model=model, objective=NextToken())
     folder = train(config, "mine", replace(config, updates=9, compile=True, trackers=(), out=""))
     card = load(folder).card
     out = config.out
     assert f"    fpmgm train mine --out {out} --updates 8 --trackers tensorboard --no-compile\n" in card
     last = metrics_of(config)[-1]
-    assert f"{last['validation_perplexity']:.2f} ± {last['validation_error']:.2f} per token" in card
+    assert f"{last['validation']:.2f} ± {last['validation_error']:.2f} per token" in card
     assert card.count("````text") == 20
     assert ("Left to right" if is_causal else "96 block evaluations in 16 steps") in card
     assert "(curves.png)" in card
@@ -359,7 +376,11 @@ def test_a_run_ends_with_a_model_card_that_has_the_command_the_curves_and_20_sam
 def test_the_command_of_a_card_gives_back_its_settings(config: Training) -> None:
     from fpmgm.__main__ import _parse
 
-    changed = replace(config, weighting="masked", model=replace(config.model, frozen_dropout=True, dropout=0.25))
+    changed = replace(
+        config,
+        objective=MaskedCrossEntropy(weighting="masked"),
+        model=replace(config.model, frozen_dropout=True, dropout=0.25),
+    )
     words = command_of(changed, config, "text-mini").split()
     assert words[:3] == ["fpmgm", "train", "text-mini"]
     assert _parse(Training, "train text-mini", words[3:], default=config) == changed
@@ -369,7 +390,7 @@ def test_the_command_of_a_card_gives_back_its_settings(config: Training) -> None
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on CPU")
 def test_compiled_blocks_give_the_losses_of_plain_ones(config: Training, tmp_path: Path) -> None:
     """In processes of their own: shapes are not checked there, and the checks cannot be compiled."""
-    command = [sys.executable, "-m", "fpmgm", "train", "text-mini", "--data.source", config.data.source]
+    command = [sys.executable, "-m", "fpmgm", "train", "text-mini", "--data.source", text_of(config).source]
     command += ["--data.tokenizer", "bpe-300", "--data.length", "16", "--model.width", "24", "--updates", "3"]
     command += ["--batch-size", "4", "--validation-sequences", "8"]
     found = []
@@ -389,7 +410,7 @@ def test_a_finished_run_started_again_leaves_its_model_alone_unless_a_later_stat
     before = card.stat().st_mtime_ns
     train(config, "test")
     assert card.stat().st_mtime_ns == before
-    longer = replace(config, updates=10)
+    longer = replace(config, updates=10, extend=True)
 
     def killed(*_: object) -> None:
         raise KeyboardInterrupt

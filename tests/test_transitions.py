@@ -10,20 +10,9 @@ from torch import Tensor
 from fpmgm.draws import Draw
 from fpmgm.masking import mask_schedule_by_name
 from fpmgm.randomness import Streams, generator
-from fpmgm.transitions import (
-    Ancestral,
-    Cap,
-    Conf,
-    Confidence,
-    Halton,
-    Loop,
-    Remasking,
-    RemaskRule,
-    Rescale,
-    Transition,
-    halton_order,
-)
-from fpmgm.types import Positions, State
+from fpmgm.remasking import Remasking, RemaskRule, ReMDMCap, ReMDMConf, ReMDMLoop, ReMDMRescale
+from fpmgm.transitions import Ancestral, Confidence, Halton, Transition, halton_order
+from fpmgm.types import Places, Positions, State
 
 MASK = 9
 
@@ -47,7 +36,7 @@ def step(transition: Transition, state: State, t: float, t_next: float, seed: in
     positions = transition.positions(state, t, t_next, rng=rng)
     logits = torch.randn(int(positions.sum()), MASK + 1, generator=generator(seed), dtype=torch.float64)
     logits[:, MASK] = -torch.inf
-    return transition.write(state, logits, positions, t, t_next, rng=rng)
+    return transition.write(state, logits, Places.of(positions), t, t_next, rng=rng)
 
 
 def reveals_at_the_right_rate(transition: Transition, t: float, s: float) -> bool:
@@ -101,7 +90,7 @@ def test_confidence_reveals_the_surest_positions(score: str) -> None:
     rule = Confidence(score=score, draw=Draw(temperature=0.0))
     rng = Streams.of(0, range(1))
     logits = torch.cat([p.log(), torch.full((4, 1), -torch.inf)], dim=1)
-    after = rule.write(state, logits, rule.positions(state, 1.0, 0.5, rng=rng), 1.0, 0.5, rng=rng)
+    after = rule.write(state, logits, Places.of(rule.positions(state, 1.0, 0.5, rng=rng)), 1.0, 0.5, rng=rng)
     assert (~after.is_masked)[0].tolist() == [False, True, False, True]
 
 
@@ -115,7 +104,7 @@ def test_the_three_scores_disagree_where_they_should() -> None:
     for score in ("top-probability", "margin", "entropy"):
         rule = Confidence(score=score)
         rng = Streams.of(0, range(1))
-        after = rule.write(state, logits, rule.positions(state, 1.0, 0.5, rng=rng), 1.0, 0.5, rng=rng)
+        after = rule.write(state, logits, Places.of(rule.positions(state, 1.0, 0.5, rng=rng)), 1.0, 0.5, rng=rng)
         revealed[score] = int((~after.is_masked)[0].nonzero())
     assert revealed == {"top-probability": 0, "margin": 1, "entropy": 0}
 
@@ -148,7 +137,8 @@ def reveal_once(rule: Confidence, p: Tensor, batch: int, t_next: float) -> State
     state = replace(state_of(torch.full((batch, positions), symbols)), mask_id=symbols)
     rng = Streams.of(0, range(batch))
     logits = torch.cat([p.log(), torch.full((positions, 1), -torch.inf)], dim=1).repeat(batch, 1)
-    return rule.write(state, logits, rule.positions(state, 1.0, t_next, rng=rng), 1.0, t_next, rng=rng)
+    places = Places.of(rule.positions(state, 1.0, t_next, rng=rng))
+    return rule.write(state, logits, places, 1.0, t_next, rng=rng)
 
 
 def test_confidence_with_gumbel_noise_reveals_as_often_as_its_probabilities_say() -> None:
@@ -182,7 +172,7 @@ def test_confidence_does_not_depend_on_the_scale_of_the_logits() -> None:
     logits = torch.tensor([[9.0, 8.9, -torch.inf], [1.0, -3.0, -torch.inf]], dtype=torch.float64)
     state = replace(state_of(torch.full((1, 2), 2)), mask_id=2)
     rng = Streams.of(0, range(1))
-    after = Confidence().write(state, logits, state.is_masked, 1.0, 0.5, rng=rng)
+    after = Confidence().write(state, logits, Places.of(state.is_masked), 1.0, 0.5, rng=rng)
     assert after.is_masked[0].tolist() == [True, False]
 
 
@@ -194,13 +184,13 @@ def half_visible(batch: int, length: int) -> State:
 @pytest.mark.parametrize(
     ("rule", "t", "s", "sigma"),
     [
-        (Cap(eta=0.1), 0.5, 0.4, 0.1),
-        (Cap(eta=0.9), 0.5, 0.2, 0.4),  # the limit (1 - alpha_s) / alpha_t holds
-        (Rescale(eta=0.25), 0.5, 0.4, 0.25 * 0.8),
-        (Rescale(eta=0.25), 0.9, 0.8, 0.25 * 1.0),  # the limit is at most 1
-        (Loop(eta=0.1), 0.5, 0.4, 0.1),
-        (Loop(eta=0.1), 0.8, 0.7, 0.0),  # before the loop
-        (Loop(eta=0.1), 0.04, 0.02, 0.0),  # after it
+        (ReMDMCap(eta=0.1), 0.5, 0.4, 0.1),
+        (ReMDMCap(eta=0.9), 0.5, 0.2, 0.4),  # the limit (1 - alpha_s) / alpha_t holds
+        (ReMDMRescale(eta=0.25), 0.5, 0.4, 0.25 * 0.8),
+        (ReMDMRescale(eta=0.25), 0.9, 0.8, 0.25 * 1.0),  # the limit is at most 1
+        (ReMDMLoop(eta=0.1), 0.5, 0.4, 0.1),
+        (ReMDMLoop(eta=0.1), 0.8, 0.7, 0.0),  # before the loop
+        (ReMDMLoop(eta=0.1), 0.04, 0.02, 0.0),  # after it
     ],
 )
 def test_remasking_masks_again_and_reveals_with_remdms_probabilities(
@@ -218,7 +208,7 @@ def test_remasking_masks_again_and_reveals_with_remdms_probabilities(
     assert torch.equal(after.z[stayed], before.z[stayed])
 
 
-@pytest.mark.parametrize("rule", [Cap(eta=0.2), Rescale(eta=0.3)])
+@pytest.mark.parametrize("rule", [ReMDMCap(eta=0.2), ReMDMRescale(eta=0.3)])
 def test_remasking_keeps_the_share_of_visible_tokens(rule: RemaskRule) -> None:
     state = all_masked(1000, 50)
     for seed, (t, s) in enumerate([(1.0, 0.8), (0.8, 0.6), (0.6, 0.3)]):
@@ -227,14 +217,14 @@ def test_remasking_keeps_the_share_of_visible_tokens(rule: RemaskRule) -> None:
 
 
 def test_the_loop_holds_alpha_between_its_two_times() -> None:
-    loop = Loop(t_on=0.6, t_off=0.1, alpha_on=0.9)
+    loop = ReMDMLoop(t_on=0.6, t_off=0.1, alpha_on=0.9)
     assert [loop.alpha(t) for t in (1.0, 0.8, 0.6, 0.3, 0.1, 0.05, 0.0)] == pytest.approx(
         [0.0, 0.45, 0.9, 0.9, 0.9, 0.95, 1.0]
     )
 
 
 def test_the_loop_is_on_at_t_on_and_off_at_t_off() -> None:
-    loop = Loop(eta=0.1, t_on=0.5, t_off=0.25)
+    loop = ReMDMLoop(eta=0.1, t_on=0.5, t_off=0.25)
     state = half_visible(1, 4)
     assert [float(loop.sigma(state, t, 1.0).max()) for t in (0.51, 0.5, 0.26, 0.25)] == [0.0, 0.1, 0.1, 0.0]
 
@@ -243,7 +233,7 @@ def test_conf_shares_the_limit_by_how_unsure_a_token_was_when_written() -> None:
     z = torch.tensor([[1, 2, 3, MASK]])
     is_given = torch.tensor([[False, False, True, False]])
     confidence = torch.tensor([[0.9, 0.1, 0.0, 0.0]], dtype=torch.float64)
-    sigma = Conf().sigma(state_of(z, is_given=is_given, confidence=confidence), 0.5, 0.8)
+    sigma = ReMDMConf().sigma(state_of(z, is_given=is_given, confidence=confidence), 0.5, 0.8)
     weights = [math.exp(-0.9), math.exp(-0.1)]
     assert sigma[0].tolist() == pytest.approx([0.8 * w / sum(weights) for w in weights] + [0, 0])
 
@@ -251,12 +241,12 @@ def test_conf_shares_the_limit_by_how_unsure_a_token_was_when_written() -> None:
 @pytest.mark.parametrize("draw", [Draw(), Draw(top_p=0.6, nucleus="strict"), Draw(temperature=0.0)])
 def test_conf_remembers_the_probability_each_token_was_drawn_with(draw: Draw) -> None:
     state = all_masked(3, 5)
-    rule = Remasking(rule=Conf(), draw=draw)
+    rule = Remasking(rule=ReMDMConf(), draw=draw)
     rng = Streams.of(0, range(3))
     positions = rule.positions(state, 1.0, 0.4, rng=rng)
     logits = torch.randn(int(positions.sum()), MASK + 1, generator=generator(0), dtype=torch.float64)
     logits[:, MASK] = -torch.inf
-    after = rule.write(state, logits, positions, 1.0, 0.4, rng=rng)
+    after = rule.write(state, logits, Places.of(positions), 1.0, 0.4, rng=rng)
     expected = draw.filtered(logits).softmax(-1).gather(1, after.z[positions][:, None])[:, 0]
     torch.testing.assert_close(after.confidence[positions], expected)
     assert (after.confidence[~positions] == 0).all()
@@ -267,10 +257,10 @@ EVERY_TRANSITION = [
     Confidence(),
     Confidence(score="margin", noise=1.0),
     Confidence(score="entropy"),
-    Remasking(rule=Cap(eta=0.5)),
-    Remasking(rule=Rescale(eta=0.9)),
-    Remasking(rule=Conf()),
-    Remasking(rule=Loop(eta=0.3)),
+    Remasking(rule=ReMDMCap(eta=0.5)),
+    Remasking(rule=ReMDMRescale(eta=0.9)),
+    Remasking(rule=ReMDMConf()),
+    Remasking(rule=ReMDMLoop(eta=0.3)),
     Halton(height=3, width=4),
 ]
 
@@ -337,8 +327,8 @@ def test_settings_that_cannot_be_are_refused() -> None:
     with pytest.raises(ValueError, match=r"noise is -1\.0"):
         Confidence(noise=-1.0)
     with pytest.raises(ValueError, match=r"eta is 1\.5; it must lie between 0 and 1"):
-        Cap(eta=1.5)
+        ReMDMCap(eta=1.5)
     with pytest.raises(ValueError, match=r"t_on 0\.1, t_off 0\.5"):
-        Loop(t_on=0.1, t_off=0.5)
+        ReMDMLoop(t_on=0.1, t_off=0.5)
     with pytest.raises(ValueError, match="3 x 4 cells cannot fill 5 positions; it takes 12"):
         Halton(height=3, width=4).positions(all_masked(1, 5), 1.0, 0.5, rng=Streams.of(0, range(1)))

@@ -10,9 +10,9 @@ from torch import Generator, Tensor
 
 from fpmgm.analysis.layers import States, layer_names, layer_states
 from fpmgm.denoiser import Denoiser, evaluating
-from fpmgm.layer_map import LayerMap
+from fpmgm.interop.layer_map import LayerMap
 from fpmgm.masking import masked_below
-from fpmgm.types import Tokens, Uniforms
+from fpmgm.types import Batch, Positions, Tokens, Uniforms
 
 TIMES = (0.1, 0.3, 0.5, 0.7, 0.9)
 """The paper's."""
@@ -68,7 +68,7 @@ class LayerSimilarity:
 @torch.no_grad()
 def layer_similarity(
     denoiser: Denoiser,
-    x: Tokens,
+    batch: Tokens | Batch,
     *,
     rng: Generator,
     times: Sequence[float] = TIMES,
@@ -76,28 +76,31 @@ def layer_similarity(
     batch_size: int = 8,
     on_time: Callable[[float], None] | None = None,
 ) -> LayerSimilarity:
-    """Linear CKA between all layers, of the states at all positions of x, masked at each time.
+    """Linear CKA between all layers, of the states at all positions but padding, masked at each time.
 
     A later time masks what an earlier one does and more. `num_iters` solver iterations; none for a plain stack.
     """
     if denoiser.is_causal:
         raise ValueError("the model is causal; layers are compared at times t, which only masked models have")
+    x, is_real = Batch.of(batch).x, Batch.of(batch).is_real
     u = torch.rand(x.shape, generator=rng).to(x.device)
     with evaluating(denoiser):
         by_time = []
         for t in times:
             if on_time:
                 on_time(t)
-            by_time.append(linear_cka(_states(denoiser, x, u, t, num_iters, batch_size)))
+            by_time.append(linear_cka(_states(denoiser, x, is_real, u, t, num_iters, batch_size)))
     names = layer_names(denoiser.cost, num_iters)
     return LayerSimilarity(layers=names, times=tuple(times), by_time=torch.stack(by_time).cpu())
 
 
-def _states(denoiser: Denoiser, x: Tokens, u: Uniforms, t: float, num_iters: int, batch_size: int) -> Iterator[States]:
+def _states(
+    denoiser: Denoiser, x: Tokens, is_real: Positions, u: Uniforms, t: float, num_iters: int, batch_size: int
+) -> Iterator[States]:
     for rows in torch.arange(len(x), device=x.device).split(batch_size):
         time = torch.full((len(rows),), t, device=x.device)
         z = masked_below(x[rows], u[rows], time, mask_id=denoiser.mask_id)
-        yield torch.stack([h.flatten(0, 1) for h in layer_states(denoiser, z, t, num_iters=num_iters)])
+        yield torch.stack([h[is_real[rows]] for h in layer_states(denoiser, z, t, num_iters=num_iters)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,11 +142,11 @@ def _mean_of_pairs(similarity: Similarity) -> float:
     return float(pairs.mean()) if len(pairs) else 1.0
 
 
-def choose_map(denoiser: Denoiser, x: Tokens, *, rng: Generator) -> LayerMap:
-    """The layer map of a plain stack by its CKA on x, averaged over times: `map_of`."""
+def choose_map(denoiser: Denoiser, batch: Tokens | Batch, *, rng: Generator) -> LayerMap:
+    """The layer map of a plain stack by its CKA on a batch, averaged over times: `map_of`."""
     if denoiser.cost.fp:
         raise ValueError("the model has a fixed point already; a layer map is chosen for plain stacks")
-    return map_of(layer_similarity(denoiser, x, rng=rng).mean)
+    return map_of(layer_similarity(denoiser, batch, rng=rng).mean)
 
 
 def map_of(similarity: Similarity) -> LayerMap:

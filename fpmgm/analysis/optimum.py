@@ -14,12 +14,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fpmgm.denoiser import Denoiser
-from fpmgm.draws import categorical
+from fpmgm.draws import categorical, exact
 from fpmgm.names import choose
+from fpmgm.post_training.teachers import log_probabilities
 from fpmgm.randomness import Streams
-from fpmgm.teachers import log_probabilities
+from fpmgm.schema import MAX_ITERATIONS, require
 from fpmgm.transitions import Ancestral
-from fpmgm.types import Logits, Positions, State, Tokens
+from fpmgm.types import Logits, Places, Positions, State, Tokens
 
 
 def geometric(log_p: Float[Tensor, "K N V"]) -> Logits:
@@ -53,24 +54,23 @@ class Foreseen:
         if not 0 < self.gap <= 1:
             raise ValueError(f"gap is {self.gap}; it must lie above 0 and be at most 1")
         for name in ("num_inputs", "num_iters"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+            require(name, getattr(self, name), 1, MAX_ITERATIONS)
 
     def positions(self, state: State, t: float, t_next: float, *, rng: Streams) -> Positions:
         return self.rule.positions(state, t, t_next, rng=rng)
 
-    def write(
-        self, state: State, logits: Logits, positions: Positions, t: float, t_next: float, *, rng: Streams
-    ) -> State:
-        masked = self._says(state.z, t, state.is_masked)
+    def write(self, state: State, logits: Logits, places: Places, t: float, t_next: float, *, rng: Streams) -> State:
+        is_masked = state.is_masked
+        masked = self._says(state.z, t, is_masked)
+        is_chosen = places.put(torch.zeros_like(is_masked), torch.ones_like(places.flat))
         said = []
         for _ in range(self.num_inputs):
-            reveal, token = (rng.uniform(state.z.shape[1]).to(state.z.device) for _ in range(2))
-            shown = state.is_masked & ~positions & (reveal < self.gap / t)
-            z = state.z.masked_scatter(shown, categorical(masked[shown[state.is_masked]], token[shown]))
-            said.append(self._says(z, max(t - self.gap, 0.0), positions))
-        return self.rule.write(state, MEANS[self.mean](torch.stack(said)), positions, t, t_next, rng=rng)
+            reveal, token = (rng.uniform(state.length).to(masked) for _ in range(2))
+            shown = is_masked & ~is_chosen & (reveal < self.gap / t).to(state.device)
+            z = state.z.masked_scatter(shown, categorical(masked[shown[is_masked]], token[shown]))
+            said.append(self._says(z, max(t - self.gap, 0.0), places))
+        return self.rule.write(state, MEANS[self.mean](torch.stack(said)), places, t, t_next, rng=rng)
 
-    def _says(self, z: Tokens, t: float, positions: Positions) -> Logits:
+    def _says(self, z: Tokens, t: float, places: Positions | Places) -> Logits:
         counts = {"num_no_grad": self.num_iters - 1, "num_grad": 1} if self.denoiser.cost.fp else {}
-        return log_probabilities(self.denoiser, self.denoiser(z, t, positions, **counts).features).double()
+        return exact(log_probabilities(self.denoiser, self.denoiser(z, t, places, **counts).features))

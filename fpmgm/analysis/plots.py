@@ -3,15 +3,24 @@
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from fpmgm.analysis.cka import LayerSimilarity, strongest_boundary
 from fpmgm.evaluation.plots import COLOURS, line_style, save
+from fpmgm.evaluation.rows import Row
 
-Row = dict[str, Any]
+
+class Snapshot(NamedTuple):
+    """What was measured of a run after some updates."""
+
+    update: int
+    row: Row
+    validation: float | None
+    """If it was measured then."""
+
 
 MOST_NUMBERS = 16
 """With more layers than this, the numbers in the cells of a heat map would not be readable."""
@@ -59,15 +68,17 @@ def consecutive_plot(found: LayerSimilarity, file: Path) -> list[Path]:
     return save(figure, file)
 
 
-def dynamics_plot(rows: Sequence[Row], validation: Mapping[int, float], limit: float | None, file: Path) -> list[Path]:
+def dynamics_plot(
+    snapshots: Sequence[Snapshot], validation: Mapping[int, float], limit: float | None, file: Path
+) -> list[Path]:
     """Quality and entropy of snapshots by update, a line a budget, and validation perplexity with the limit, if any."""
     figure = Figure(figsize=(11, 3.6), layout="constrained", facecolor="white")
     quality, entropy, held_out = figure.subplots(1, 3)
-    for index, budget in enumerate(dict.fromkeys(row["sampling"]["budget"] for row in rows)):
-        own = [row for row in rows if row["sampling"]["budget"] == budget]
+    for index, budget in enumerate(dict.fromkeys(each.row.budget for each in snapshots)):
+        own = [each for each in snapshots if each.row.budget == budget]
         for axis, name in ((quality, "perplexity_per_sample"), (entropy, "entropy")):
-            points = [(row["update"], row["metrics"][name]) for row in own if name in row["metrics"]]
-            values = np.array([[m["value"], m["low"], m["high"]] for _, m in points]).reshape(-1, 3)
+            points = [(each.update, each.row.metrics[name]) for each in own if name in each.row.metrics]
+            values = np.array([[m.value, m.low, m.high] for _, m in points]).reshape(-1, 3)
             errors = np.abs(values[:, 1:] - values[:, :1]).T
             updates = [update for update, _ in points]
             axis.errorbar(

@@ -5,23 +5,33 @@ Parameter names, shapes and order are those of the public checkpoints, so that w
 
 import math
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from fpmgm.backbones.dit_block import Block, Modulation, Rotation, Vector, at_places, drop, modulate, zero_linear
+from fpmgm.backbones.network import NetworkConfig, Vocabulary
 from fpmgm.budget import Cost
 from fpmgm.denoiser import Denoiser
-from fpmgm.injection import INJECTIONS, Injection
+from fpmgm.injection import INJECTIONS, Injection, InjectionName, injection_multiply_adds
 from fpmgm.names import choose
-from fpmgm.types import Features, Hidden, PerSequence, Positions, Rows, Tokens
+from fpmgm.schema import MAX_LENGTH, require
+from fpmgm.types import Features, Hidden, Labels, PerSequence, Places, Rows, Tokens
 
-Vector = Float[Tensor, "#B #L D"]  # a modulation: one per sequence, or one for all
-Heads = Float[Tensor, "B N H d"]  # N positions
-Keys = Float[Tensor, "B L H d"]
-Angles = Float[Tensor, "#B N 1 d"]
+MAX_SYMBOLS = 1 << 24
+MAX_PARAMETERS = 10**11
+LIMITS = (
+    ("width", 2, 1 << 16),
+    ("num_heads", 1, 1 << 12),
+    ("num_pre", 0, 1000),
+    ("num_fp", 0, 1000),
+    ("num_post", 0, 1000),
+    ("cond_width", 1, 1 << 16),
+)
+"""The least and the most of each size of a network. No machine holds what lies beyond."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +45,7 @@ class Network:
     num_fp: int = 0
     """Blocks inside the fixed point; 0 makes a plain stack."""
     num_post: int = 0
-    injection: str = "mlp"
+    injection: InjectionName = "mlp"
     """How the fixed-point map reads its input: `mlp` (the paper's), `linear` or `add`. Unused by a plain stack."""
     has_projection: bool = True
     """Whether G is a linear map; otherwise it is the identity. Unused by a plain stack."""
@@ -48,20 +58,54 @@ class Network:
 
     is_causal: bool = False
     """Whether a position sees only those before it: a causal language model of the same blocks, used as a judge."""
+    embedding_start: Literal["auto", "uniform", "normal"] = "auto"
+    """How fresh embeddings are drawn: `uniform` (MDLM's), `normal` (N(0, 1)), or `auto`: normal with a fixed point."""
+    injection_start: Literal["random", "mean"] = "random"
+    """How a fresh injection starts: `random` (torch's default) or `mean`, exactly (h + u)/2. Unused by a plain
+    stack."""
 
     def __post_init__(self) -> None:
+        for name, least, most in LIMITS:
+            require(name, getattr(self, name), least, most)
+        blocks = self.num_pre + self.num_fp + self.num_post
+        if blocks < 1:
+            raise ValueError("num_pre, num_fp and num_post are all 0; a network needs at least 1 block")
+        if 12 * blocks * self.width**2 > MAX_PARAMETERS:
+            raise ValueError(
+                f"{blocks} blocks, {self.width} wide, have {12 * blocks * self.width**2} parameters; "
+                f"at most {MAX_PARAMETERS} can be built"
+            )
         if self.is_causal and self.num_fp:
             raise ValueError("is_causal is for plain stacks; set num_fp and num_post to 0")
         choose("injection", self.injection, INJECTIONS)
+        choose("embedding_start", self.embedding_start, dict.fromkeys(("auto", "uniform", "normal")))
+        choose("injection_start", self.injection_start, dict.fromkeys(("random", "mean")))
         if self.width % (2 * self.num_heads):
             raise ValueError(f"width {self.width} over {self.num_heads} heads; it must divide into heads of even width")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout is {self.dropout}; it must be at least 0 and below 1")
 
+    @property
+    def cost(self) -> Cost:
+        return Cost(self.num_pre, self.num_fp, self.num_post)
+
+    def fit(self, vocabulary: Vocabulary) -> "MDLMConfig":
+        """The network of this shape for such sequences."""
+        if vocabulary.num_classes:
+            raise ValueError(f"the data has {vocabulary.num_classes} classes, and this network knows none")
+        sizes: dict[str, Any] = {
+            "vocab_size": vocabulary.size,
+            "mask_id": vocabulary.mask_id,
+            "length": vocabulary.length,
+        }
+        return MDLMConfig(**{**vars(self), **sizes})
+
 
 @dataclass(frozen=True, kw_only=True)
 class MDLMConfig(Network):
     """An MDLM or, with num_fp > 0, an FP-MDLM. The defaults are MDLM-small with GPT-2's vocabulary."""
+
+    model_type: ClassVar[str] = "fpmgm-mdlm"
 
     vocab_size: int = 50258
     """Symbols, the mask included."""
@@ -71,14 +115,69 @@ class MDLMConfig(Network):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require("vocab_size", self.vocab_size, 2, MAX_SYMBOLS)
+        require("length", self.length, 1, MAX_LENGTH)
         if not 0 <= self.mask_id < self.vocab_size:
             raise ValueError(f"mask_id is {self.mask_id}; it must be below vocab_size {self.vocab_size}")
 
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary(size=self.vocab_size, mask_id=self.mask_id, length=self.length)
 
-EMBEDDINGS = ("auto", "uniform", "normal")
+    @property
+    def kind(self) -> str:
+        return "Causal" if self.is_causal else "FP-MDLM" if self.num_fp else "MDLM"
+
+    @property
+    def training_only(self) -> frozenset[str]:
+        return frozenset({"dropout", "frozen_dropout", "embedding_start", "injection_start"})
+
+    def told_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of some tensors by which weights of another size are told, before a network is built."""
+        blocks = range(self.num_pre + self.num_fp + self.num_post)
+        sizes: dict[str, tuple[int, ...]] = {f"blocks.{index}.norm1.weight": (self.width,) for index in blocks}
+        return {
+            "vocab_embed.embedding": (self.vocab_size, self.width),
+            "sigma_map.mlp.2.bias": (self.cond_width,),
+            **sizes,
+        }
+
+    def build(self, *, seed: int = 0) -> Denoiser:
+        """A denoiser with fresh weights."""
+        return mdlm(self, seed=seed)
+
+    def for_timing(self, length: int) -> "MDLMConfig":
+        return replace(self, length=length, dropout=0.0)
+
+    def multiply_adds(self, *, num_iters: int, num_positions: int, length: int | None = None) -> int:
+        """Of one denoising step for one sequence, with logits at `num_positions` of its `length` positions."""
+        length = length or self.length
+        square = self.width**2
+        block = length * (12 * square + 2 * length * self.width)
+        last = 2 * length * square + num_positions * (10 * square + 2 * length * self.width)
+        num_blocks = self.num_pre + self.num_fp + self.num_post
+        if self.num_fp and not self.num_post:
+            last, num_full = 0, self.num_pre + num_iters * self.num_fp
+        else:
+            num_full = num_blocks - self.num_fp - 1 + num_iters * self.num_fp
+        injection = 0
+        if self.num_fp:
+            injection = length * injection_multiply_adds(
+                self.injection, self.width, num_iters=num_iters, has_projection=self.has_projection
+            )
+        modulations = self.cond_width * (256 + self.cond_width + self.width * (6 * num_blocks + 2))
+        head = num_positions * self.width * self.vocab_size
+        return num_full * block + last + injection + modulations + head
 
 
-def mdlm(config: MDLMConfig, *, seed: int = 0, embeddings: str = "auto") -> Denoiser:
+def as_mdlm(config: NetworkConfig) -> MDLMConfig:
+    """The config, where only an MDLM will do; a ValueError for any other network."""
+    if not isinstance(config, MDLMConfig):
+        raise ValueError(f"this is for MDLM and FP-MDLM, and the model is a {config.model_type}")
+    return config
+
+
+def mdlm(config: MDLMConfig, *, seed: int = 0) -> Denoiser:
     """A denoiser with fresh weights: at first every block is the identity and every logit 0.
 
     Embeddings are `uniform`, as MDLM's, or `normal`, from N(0, 1) and some twenty times as large. `auto` is `normal`
@@ -90,41 +189,17 @@ def mdlm(config: MDLMConfig, *, seed: int = 0, embeddings: str = "auto") -> Deno
     >>> f"{sum(p.numel() for p in fp.parameters()):,}"
     '104,659,794'
     """
-    cost = Cost(config.num_pre, config.num_fp, config.num_post)
     with torch.random.fork_rng(devices=[]):  # torch's layers draw their weights from its global generator
         torch.default_generator.manual_seed(seed)
         injection = None
         if config.num_fp:
             injection = Injection(config.injection, config.width, has_projection=config.has_projection)
         backbone = DiT(config)
-        if embeddings == "normal" or (embeddings == "auto" and config.num_fp):
+        if config.embedding_start == "normal" or (config.embedding_start == "auto" and config.num_fp):
             nn.init.normal_(backbone.vocab_embed.embedding)
-        return Denoiser(backbone, cost, injection=injection, frozen_dropout=config.frozen_dropout)
-
-
-class Modulation(NamedTuple):
-    """What adaLN gives a block: shift, scale and gate of each of its two branches."""
-
-    shift_attn: Vector
-    scale_attn: Vector
-    gate_attn: Vector
-    shift_mlp: Vector
-    scale_mlp: Vector
-    gate_mlp: Vector
-
-
-class Rotation(NamedTuple):
-    """Rotary position embedding as the cosines and sines of every position."""
-
-    cos: Angles
-    sin: Angles
-
-    def __call__(self, heads: Heads) -> Heads:
-        first, second = heads.chunk(2, dim=-1)
-        return heads * self.cos + torch.cat([-second, first], dim=-1) * self.sin
-
-    def at(self, index: Tensor) -> "Rotation":
-        return Rotation(self.cos[0, index], self.sin[0, index])
+        if injection and config.injection_start == "mean":
+            injection.set_exact(0.5, 0.5)
+        return Denoiser(backbone, config.cost, injection=injection, frozen_dropout=config.frozen_dropout)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,96 +230,13 @@ class DiTConditioning:
         """
 
         def dropped(gate: Vector) -> Vector:
-            return gate * _dropped(torch.ones_like(h), self.dropout)
+            return gate * drop(torch.ones_like(h), self.dropout)
 
         modulations = list(self.blocks)
         for index in blocks:
             m = modulations[index]
             modulations[index] = m._replace(gate_attn=dropped(m.gate_attn), gate_mlp=dropped(m.gate_mlp))
         return replace(self, blocks=tuple(modulations), dropout=0.0)
-
-
-def _modulate(h: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
-    return torch.addcmul(shift, h, 1 + scale)
-
-
-def _dropped(branch: Tensor, dropout: float) -> Tensor:
-    return F.dropout(branch, dropout) if dropout else branch
-
-
-def _at(vector: Vector, positions: Positions) -> Float[Tensor, "#M D"]:
-    """A modulation at the chosen positions."""
-    if vector.shape[:2] == (1, 1):
-        return vector[0]
-    return vector.expand(*positions.shape, -1)[positions]
-
-
-class Block(nn.Module):
-    """Pre-norm attention and MLP, each modulated and gated."""
-
-    def __init__(self, width: int, num_heads: int, cond_width: int, *, is_causal: bool = False) -> None:
-        super().__init__()
-        self.num_heads = num_heads
-        self.is_causal = is_causal
-        self.norm1 = nn.LayerNorm(width, bias=False)
-        self.attn_qkv = nn.Linear(width, 3 * width, bias=False)
-        self.attn_out = nn.Linear(width, width, bias=False)
-        self.norm2 = nn.LayerNorm(width, bias=False)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width))
-        self.adaLN_modulation = _zero_linear(cond_width, 6 * width)  # the checkpoints' name
-
-    def modulation(self, c: Float[Tensor, "B C"]) -> Modulation:
-        return Modulation(*self.adaLN_modulation(c)[:, None].chunk(6, dim=-1))
-
-    def forward(self, h: Hidden, m: Modulation, rotation: Rotation, dropout: float) -> Hidden:
-        qkv = self.attn_qkv(_modulate(self.norm1(h), m.shift_attn, m.scale_attn))
-        q, k, v = self._heads(qkv).chunk(3, dim=2)
-        mixed = self.attn_out(_attend(rotation(q), rotation(k), v, is_causal=self.is_causal))
-        h = torch.addcmul(h, m.gate_attn, _dropped(mixed, dropout))
-        return self._add_mlp(h, m.shift_mlp, m.scale_mlp, m.gate_mlp, dropout)
-
-    def forward_at(
-        self, h: Hidden, m: Modulation, rotation: Rotation, dropout: float, positions: Positions
-    ) -> Features:
-        """`forward` at some positions: keys and values everywhere; queries, output and MLP only there."""
-        width = h.shape[-1]
-        counts = positions.sum(dim=1, keepdim=True)
-        most = int(counts.max())
-        # Positions vary in number by sequence: queries are padded to the largest number with unchosen positions.
-        index = positions.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :most]
-        is_chosen = torch.arange(most, device=h.device) < counts
-
-        normed = _modulate(self.norm1(h), m.shift_attn, m.scale_attn)
-        k, v = self._heads(F.linear(normed, self.attn_qkv.weight[width:])).chunk(2, dim=2)
-        asking = normed.gather(1, index[..., None].expand(-1, -1, width))
-        q = self._heads(F.linear(asking, self.attn_qkv.weight[:width]))
-        sees = torch.arange(h.shape[1], device=h.device) <= index[:, None, :, None] if self.is_causal else None
-        mixed = self.attn_out(_attend(rotation.at(index)(q), rotation(k), v, sees)[is_chosen])
-        features = torch.addcmul(h[positions], _at(m.gate_attn, positions), _dropped(mixed, dropout))
-        shift, scale, gate = (_at(v, positions) for v in (m.shift_mlp, m.scale_mlp, m.gate_mlp))
-        return self._add_mlp(features, shift, scale, gate, dropout)
-
-    def _heads(self, projected: Float[Tensor, "B N P"]) -> Heads:
-        return projected.unflatten(-1, (-1, self.norm1.weight.shape[0] // self.num_heads))
-
-    def _add_mlp(self, h: Tensor, shift: Tensor, scale: Tensor, gate: Tensor, dropout: float) -> Tensor:
-        branch = self.mlp(_modulate(self.norm2(h), shift, scale))
-        return torch.addcmul(h, gate, _dropped(branch, dropout))
-
-
-def _attend(
-    q: Heads, k: Keys, v: Keys, sees: Bool[Tensor, "B 1 N L"] | None = None, *, is_causal: bool = False
-) -> Float[Tensor, "B N D"]:
-    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    mixed = F.scaled_dot_product_attention(q, k, v, sees, is_causal=is_causal)
-    return mixed.transpose(1, 2).flatten(2)
-
-
-def _zero_linear(fan_in: int, fan_out: int) -> nn.Linear:
-    linear = nn.Linear(fan_in, fan_out)
-    nn.init.zeros_(linear.weight)
-    nn.init.zeros_(linear.bias)
-    return linear
 
 
 class Embedding(nn.Module):
@@ -294,8 +286,8 @@ class OutputLayer(nn.Module):
     def __init__(self, width: int, vocab_size: int, cond_width: int) -> None:
         super().__init__()
         self.norm_final = nn.LayerNorm(width, bias=False)
-        self.linear = _zero_linear(width, vocab_size)
-        self.adaLN_modulation = _zero_linear(cond_width, 2 * width)
+        self.linear = zero_linear(width, vocab_size)
+        self.adaLN_modulation = zero_linear(cond_width, 2 * width)
 
 
 class DiT(nn.Module):
@@ -319,7 +311,9 @@ class DiT(nn.Module):
         )
         self.output_layer = OutputLayer(config.width, config.vocab_size, config.cond_width)
 
-    def condition(self, z: Tokens, t: float | PerSequence) -> DiTConditioning:
+    def condition(self, z: Tokens, t: float | PerSequence, label: Labels | None = None) -> DiTConditioning:
+        if label is not None:
+            raise ValueError("this network knows no classes; leave the label out")
         time = torch.as_tensor(t, dtype=torch.float32, device=z.device).reshape(-1)
         sigma = _sigma(time) if self.time_conditioning else time.new_zeros(1)
         c = F.silu(self.sigma_map(sigma))
@@ -338,17 +332,17 @@ class DiT(nn.Module):
     def run_block(self, index: int, h: Hidden, cond: DiTConditioning) -> Hidden:
         return self._block(index)(h, cond.blocks[index], cond.rotation, cond.dropout)
 
-    def run_block_at(self, index: int, h: Hidden, cond: DiTConditioning, positions: Positions) -> Features:
-        return self._block(index).forward_at(h, cond.blocks[index], cond.rotation, cond.dropout, positions)
+    def run_block_at(self, index: int, h: Hidden, cond: DiTConditioning, places: Places) -> Features:
+        return self._block(index).forward_at(h, cond.blocks[index], cond.rotation, cond.dropout, places)
 
     def _block(self, index: int) -> Block:
         block = self.blocks[index]
         assert isinstance(block, Block)
         return block
 
-    def finish(self, features: Features, cond: DiTConditioning, positions: Positions) -> Features:
-        shift, scale = _at(cond.final_shift, positions), _at(cond.final_scale, positions)
-        return _modulate(self.output_layer.norm_final(features), shift, scale)
+    def finish(self, features: Features, cond: DiTConditioning, places: Places) -> Features:
+        shift, scale = at_places(cond.final_shift, places), at_places(cond.final_scale, places)
+        return modulate(self.output_layer.norm_final(features), shift, scale)
 
     def head_weights(self) -> tuple[Tensor, Tensor]:
         return self.output_layer.linear.weight, self.output_layer.linear.bias

@@ -13,22 +13,29 @@ from fpmgm.analysis.cka import LayerSimilarity, layer_similarity, map_of, strong
 from fpmgm.analysis.plots import consecutive_plot, similarity_heat_map
 from fpmgm.checkpoint import Model, load
 from fpmgm.commands import open_console
-from fpmgm.evaluation.held_out import held_out_sequences, text_for
+from fpmgm.devices import OnDevice
+from fpmgm.evaluation.held_out import AUTO, OWN, check_split, measured_data, measured_on
+from fpmgm.evaluation.threads import use_threads
+from fpmgm.files import write_json
 from fpmgm.names import choose
 from fpmgm.provenance import provenance
 from fpmgm.randomness import generator
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnalyseCommand:
+class AnalyseCommand(OnDevice):
     """Compare the layers of a model: CKA at five times, and the boundary where they change most."""
 
     model: Annotated[str, tyro.conf.Positional]
     """A bundled model, a model folder, or a hub id owner/name."""
     analysis: Annotated[str, tyro.conf.Positional] = "cka"
     """cka: how alike the layers are. (Others have fields of their own: analyse MODEL optimum, analyse RUN dynamics.)"""
-    data: str = "poetry"
-    """The text it is analysed on, held out as in training."""
+    data: str = OWN
+    """The data it is analysed on: a corpus by name, a file or a folder; auto: what it was trained on, split as in
+    training."""
+    split: str = AUTO
+    """Which part of `data`: all; held-out (as in training); train, valid or test; auto: held-out of a corpus and of
+    what the model was trained on, all of another file."""
     num_sequences: int = 128
     seed: int = 0
     out: str = ""
@@ -37,26 +44,33 @@ class AnalyseCommand:
     """Print one JSON object."""
 
     def __post_init__(self) -> None:
+        self.check_device()
         choose("analysis", self.analysis, ANALYSES)
+        check_split(self.split)
         if Path(self.out).is_file():
             raise ValueError(f"out is {self.out}, which is a file; give a folder")
 
 
 def run_analyse(command: AnalyseCommand) -> None:
     """Print what was found, and write it with its plots if a folder is given."""
-    ANALYSES[command.analysis](command, load(command.model))
+    ANALYSES[command.analysis](command, load(command.model, device=command.device, dtype=command.dtype))
 
 
 def analyse_cka(command: AnalyseCommand, model: Model) -> None:
     """Linear CKA between all layers, the strongest boundary, and the layer map that follows from it."""
-    x = held_out_sequences(text_for(model, command.data), command.num_sequences)
-    similarity = layer_similarity(model.denoiser, x, rng=generator(command.seed), on_time=announce_time)
+    data, words = measured_data(model, command.data, command.split)
+    batch = data.measured(command.num_sequences)
+    use_threads(model.config, len(batch.x))
+    similarity = layer_similarity(
+        model.denoiser, batch.to(model.device), rng=generator(command.seed), on_time=announce_time
+    )
     found = {
         "model": command.model,
         "data": command.data,
+        "measured_on": measured_on(data, batch, words),
         "seed": command.seed,
-        "num_sequences": len(x),
-        "num_tokens": x.numel(),
+        "num_sequences": len(batch.x),
+        "num_tokens": int(batch.is_real.sum()),
         **summary(similarity, is_plain=model.denoiser.cost.fp == 0),
         "provenance": provenance(),
     }
@@ -66,7 +80,7 @@ def analyse_cka(command: AnalyseCommand, model: Model) -> None:
         files += similarity_heat_map(similarity, folder / "cka-layers")
         files += consecutive_plot(similarity, folder / "cka-consecutive")
         files.insert(0, folder / "cka.json")
-        files[0].write_text(json.dumps(found, indent=1) + "\n")
+        write_json(files[0], found)
     if command.json:
         print(json.dumps(found))
         return
@@ -101,8 +115,7 @@ def describe_cka(found: dict[str, Any]) -> list[str]:
     after = boundary["after"]
     agreeing = found["boundary_by_time"].count(after)
     lines = [
-        f"{len(layers)} layers on {found['num_sequences']} sequences, {found['num_tokens']} tokens, "
-        f"at t = {', '.join(map(str, found['times']))}",
+        f"{len(layers)} layers on {found['measured_on']}, at t = {', '.join(map(str, found['times']))}",
         f"strongest boundary: between {layers[after - 1]} and {layers[after]}, CKA {boundary['cka']:.3f}; "
         f"the same at {agreeing} of {len(found['times'])} times",
         f"mean CKA: {boundary['early']:.3f} before, {boundary['late']:.3f} after, {boundary['across']:.3f} across it",

@@ -1,153 +1,25 @@
-"""The reproduce command: the paper's tables and figures in miniature, stage by stage, resumable, into one report."""
+"""The reproduce command: the paper's tables and figures in miniature."""
 
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from fpmgm.commands import contest, open_console
-from fpmgm.commands.contest import Contest, Contestant
-from fpmgm.commands.evaluate import COSTS, MEASURED, MODEL, announce, draw_rows, varied
-from fpmgm.evaluation.judges import judge_named
-from fpmgm.evaluation.sweep import PRESETS, Protocol, run_sweep
-from fpmgm.evaluation.tables import markdown
-from fpmgm.generation import Sampling
-from fpmgm.names import choose
-from fpmgm.provenance import provenance
-from fpmgm.share import share
-
-MODELS = ("text-mini", "text-mini-mdlm")
-BUDGETS = (24, 48, 96, 192, 384)
+from fpmgm.commands import open_console
+from fpmgm.experiments.reproduce import Reproduction, reproduce
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
-    """One table of the report: a sweep over the bundled models."""
-
-    preset: str
-    title: str
-    budgets: tuple[int, ...]
-
-
-TEXT_MINI = (
-    Stage(preset="budgets", title="Quality against budget, before any post-training", budgets=BUDGETS),
-    Stage(preset="steps", title="Steps against iterations at equal budget", budgets=(96, 192)),
-    Stage(preset="allocations", title="Allocation of iterations, and reuse", budgets=(48, 96)),
-    Stage(preset="reuse", title="Coefficients of three-state reuse", budgets=(96,)),
-    Stage(preset="nucleus", title="The nucleus, off and on", budgets=(96,)),
-    Stage(preset="solver", title="Solvers and tolerances", budgets=(96,)),
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Report:
-    """Tables of the bundled models, then a contest of models that are trained for it."""
-
-    stages: tuple[Stage, ...] = ()
-    contestants: tuple[Contestant, ...]
-    budgets: tuple[int, ...]
-    reuses: tuple[str, ...] = contest.REUSES
-
-
-REPORTS = {
-    "text-mini": Report(stages=TEXT_MINI, contestants=contest.TEXT_MINI, budgets=BUDGETS),
-    "tuning": Report(contestants=contest.TUNING, budgets=(24, 96), reuses=("three-state",)),
-    "injections": Report(contestants=contest.INJECTIONS, budgets=(24, 96)),
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReproduceCommand:
+class ReproduceCommand(Reproduction):
     """Fill the tables of a report; started again, it goes on where it was stopped. Started twice, in two terminals with
     OMP_NUM_THREADS=1 each, it is done sooner than once with two threads."""
 
     report: Annotated[str, tyro.conf.Positional] = "text-mini"
     """text-mini: all tables of the miniature; tuning: tries of L_CONS and of SDTT; injections: is a cheaper injection
     as good as the paper's?"""
-    out: str = ""
-    """The folder of the report; empty: docs/results/ and its name."""
-    num_samples: int = 128
-    """Samples a row of the sweeps, and a cell of the contest outside its headline."""
-    judge: str = "auto"
-    """Who judges samples: smollm2, a causal model of ours or of the hub; auto: the bundled judge; empty: nobody."""
-    seed: int = 0
-    sweeps: bool = True
-    """Fill the tables of the bundled models."""
-    contest: bool = True
-    """Train the stages and fill the table of all contestants; some hours."""
-    runs: str = "runs/reproduce"
-    """The folder of the run folders of the contest."""
-    contest_samples: int = 86
-    """Samples a cell and model of the contest's headline lines: three seeds of training make 258 a cell."""
-    second_judge: str = "smollm2"
-    """Who judges all lines of the contest with three-state (or, of a plain stack, no) reuse too; empty: nobody."""
-
-    def __post_init__(self) -> None:
-        choose("report", self.report, REPORTS)
 
 
 def run_reproduce(command: ReproduceCommand) -> None:
-    """Run every stage and the contest, and write the report of those that were asked for."""
-    console = open_console()
-    report = REPORTS[command.report]
-    folder = Path(command.out or f"docs/results/{command.report}")
-    judge = judge_named(command.judge)
-    sweeps = {stage.preset: partial(_sweep, stage, command, folder, judge) for stage in report.stages if command.sweeps}
-    parts = [_heading(command, judge), *share(sweeps, Path(command.runs) / "claims").values()]
-    if sweeps:
-        (folder / "README.md").write_text("\n".join(parts))
-    if command.contest:
-        held = Contest(
-            folder=folder,
-            runs=Path(command.runs),
-            contestants=report.contestants,
-            budgets=report.budgets,
-            reuses=report.reuses,
-            num_samples=command.contest_samples,
-            num_rest=command.num_samples,
-            judge=judge,
-            second_judge=command.second_judge,
-            seed=command.seed,
-        )
-        parts.append(f"## The contest\n\n{_rules(command)}\n\n{held.run()}\n")
-        (folder / "README.md").write_text("\n".join(parts))
-    console.print(f"wrote {folder / 'README.md'}", soft_wrap=True)
-
-
-def _sweep(stage: Stage, command: ReproduceCommand, folder: Path, judge: str) -> str:
-    """The part of the report that shows a sweep."""
-    cells = list(PRESETS[stage.preset](MODELS, Sampling(seed=command.seed), stage.budgets))
-    protocol = Protocol(num_samples=command.num_samples, judge=judge)
-    rows = run_sweep(cells, protocol, folder / f"{stage.preset}.jsonl", on_cell=announce)
-    pictures = [file for file in draw_rows(stage.preset, rows, folder, judge) if file.suffix == ".png"]
-    table = markdown(rows, (MODEL, *varied(rows), *COSTS, *MEASURED))
-    images = "\n".join(f"![{stage.title}]({file.name})" for file in pictures)
-    return f"## {stage.title}\n\n{images}\n\n{table}"
-
-
-def _rules(command: ReproduceCommand) -> str:
-    return (
-        f"{command.contest_samples} samples a cell and seed of training in the headline lines with three-state (or, of "
-        f"a plain stack, no) reuse; {command.num_samples} in the others, of the first seed. A cell is the generative "
-        "perplexity with its 95 % interval over samples, or, of several seeds of training, their mean and all that "
-        "their intervals span; the entropy is in brackets."
-    )
-
-
-def _left_out(command: ReproduceCommand) -> str:
-    flags = {" --no-sweeps": command.sweeps, " --no-contest": command.contest}
-    return "".join(flag for flag, is_done in flags.items() if not is_done)
-
-
-def _heading(command: ReproduceCommand, judge: str) -> str:
-    made = provenance()
-    return f"""# {command.report}, in miniature
-
-    fpmgm reproduce {command.report}{_left_out(command)} --num-samples {command.num_samples} \\
-        --contest-samples {command.contest_samples} --second-judge "{command.second_judge}" --seed {command.seed}
-
-Commit {made["commit"]}, {made["hardware"]}. Judge: {judge or "none"}. Intervals are 95 %, by bootstrap over samples.
-Seconds are those of all samples of a row.
-"""
+    """Fill the tables and say where they are."""
+    file = reproduce(command)
+    open_console().print(f"wrote {file}", soft_wrap=True)

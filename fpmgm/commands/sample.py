@@ -12,16 +12,17 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from fpmgm.backbones.dit import MDLMConfig, mdlm
 from fpmgm.checkpoint import DEFAULT, find_folder, load, load_folder, read_config
-from fpmgm.evaluation.cost import multiply_adds
+from fpmgm.devices import OnDevice
+from fpmgm.evaluation.threads import use_threads
 from fpmgm.generation import Sampling, generate
+from fpmgm.hub import asking_hub
 from fpmgm.recipes import RECIPES
 from fpmgm.replay import Replay
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleCommand(Sampling):
+class SampleCommand(Sampling, OnDevice):
     """Write text with a trained model."""
 
     model: Annotated[str, tyro.conf.Positional] = DEFAULT
@@ -29,27 +30,32 @@ class SampleCommand(Sampling):
     num_samples: int = 1
     """Samples for each prompt or text with blanks."""
     prompt: tuple[str, ...] = ()
-    """What the text begins with."""
+    """What the text begins with. A space at its end is left out: the next word brings its own."""
     infill: tuple[str, ...] = ()
-    """A text with blanks of underscores, one for each token: 'the ____ of the ____'."""
+    """A text with blanks of underscores, one for each token: 'the ___ of the ___'. A blank takes the space
+    before it."""
     watch: bool = False
     """Replay the denoising of the first sequence, step by step."""
     json: bool = False
     """Print one JSON object: texts, block_evals, seconds and the settings."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_device()
         if self.watch and self.json:
             raise ValueError("watch and json are both set; give one of them")
 
 
 def run_sample(command: SampleCommand) -> None:
     """Print the samples."""
-    model = load(command.model)
+    model = load(command.model, device=command.device, dtype=command.dtype)
+    num_texts = max(1, len(command.prompt), len(command.infill)) * max(1, command.num_samples)
+    use_threads(model.config, min(num_texts, command.batch_size))
     settings = {field.name: getattr(command, field.name) for field in fields(Sampling)}
     console = Console(highlight=False)
     how = {"num_samples": command.num_samples, "prompts": command.prompt, "infill": command.infill, **settings}
     if command.watch:
-        with Replay(model, console) as replay:
+        with Replay(model, console, stays=False) as replay:
             out = generate(model, on_step=replay, **how)
     else:
         out = generate(model, **how)
@@ -91,22 +97,22 @@ def describe(name: str) -> dict[str, Any]:
         raise ValueError(f"no recipe or model {name!r}; did you mean {near[0]!r}? Recipes: {', '.join(RECIPES)}")
     config = RECIPES[name].network if name in RECIPES else read_config(find_folder(name))
     with torch.device("meta"):
-        denoiser = mdlm(config)
-    num_iters = 4 if config.num_fp else 0
+        denoiser = config.build()
+    num_iters = 4 if config.cost.fp else 0
+    settings: Any = config
     return {
         "name": name,
         "parameters": sum(parameter.numel() for parameter in denoiser.parameters()),
-        "blocks": f"{config.num_pre}/{config.num_fp}/{config.num_post}" if config.num_fp else str(config.num_pre),
+        "model_type": config.model_type,
+        "blocks": str(config.cost),
         "iterations_per_step": num_iters,
         "block_evals_per_step": denoiser.cost.step(num_iters),
-        "multiply_adds_per_step": _step_cost(config, num_iters),
-        **asdict(config),
+        "multiply_adds_per_step": config.multiply_adds(
+            num_iters=num_iters,
+            num_positions=config.vocabulary.length // 4,  # logits at a quarter of the positions
+        ),
+        **asdict(settings),
     }
-
-
-def _step_cost(config: MDLMConfig, num_iters: int) -> int:
-    """Of a whole sequence with logits at a quarter of its positions."""
-    return multiply_adds(config, num_iters=num_iters, num_positions=config.length // 4)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,8 +134,8 @@ def run_push(command: PushCommand) -> None:
         raise ValueError(f"name is {command.name!r}; a hub repository is written owner/name")
     from huggingface_hub import HfApi
 
-    api = HfApi()
-    api.create_repo(command.name, private=command.private, exist_ok=True)
-    print(
-        api.upload_folder(repo_id=command.name, folder_path=folder, commit_message="Upload an fpmgm model").commit_url
-    )
+    with asking_hub(f"a place to {command.name}", "check the network, the name and your token"):
+        api = HfApi()
+        api.create_repo(command.name, private=command.private, exist_ok=True)
+        done = api.upload_folder(repo_id=command.name, folder_path=folder, commit_message="Upload an fpmgm model")
+    print(done.commit_url)

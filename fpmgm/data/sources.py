@@ -4,12 +4,13 @@ A piece is about a quarter of a megabyte and says whether its document ends with
 """
 
 import hashlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from fpmgm.data.assets import ASSETS, fetch
+from fpmgm.hub import asking_hub
+from fpmgm.schema import has_surrogates, parse_object, shortened
 
 PIECE_BYTES = 1 << 18
 SUFFIXES = (".txt", ".jsonl", ".parquet")
@@ -35,7 +36,7 @@ def pieces(source: str, text_field: str = "text", *, by_line: bool = False) -> I
 
 def files_of(source: str) -> list[Path]:
     """The files of an asset or a path, in order; a ValueError if there is nothing to read."""
-    if source in ASSETS:
+    if source in _texts():
         asset = fetch(source)
         return [asset] if asset.is_file() else [asset / "train.txt"]
     path = Path(source)
@@ -44,6 +45,8 @@ def files_of(source: str) -> list[Path]:
         if not files:
             raise ValueError(f"folder {source} holds no {', '.join(SUFFIXES)} file")
         return files
+    if source == "stories" and not path.exists():
+        raise ValueError("stories is no text to read: it has recipes of its own, as in fpmgm train stories-fp")
     if not path.exists():
         raise ValueError(
             f"no data at {source!r}; give a file, a folder, hub:owner/name or one of {', '.join(_texts())}"
@@ -52,7 +55,7 @@ def files_of(source: str) -> list[Path]:
 
 
 def _texts() -> list[str]:
-    return [name for name in ASSETS if name not in ("gpt2", "bert", "smollm2")]
+    return [name for name in ASSETS if name not in ("gpt2", "bert", "smollm2", "stories15m")]
 
 
 def fingerprint(source: str) -> str:
@@ -62,7 +65,9 @@ def fingerprint(source: str) -> str:
         from huggingface_hub import HfApi
 
         name = source.removeprefix("hub:")
-        digest.update(f"{name}@{HfApi().dataset_info(name).sha}".encode())
+        with asking_hub(name):
+            revision = HfApi().dataset_info(name).sha
+        digest.update(f"{name}@{revision}".encode())
         return digest.hexdigest()
     for file in files_of(source):
         try:
@@ -76,6 +81,11 @@ def fingerprint(source: str) -> str:
 def num_bytes(source: str) -> int:
     """The size of a source's files; 0 for the hub, where it is not known."""
     return 0 if source.startswith("hub:") else sum(file.stat().st_size for file in files_of(source))
+
+
+def is_compressed(source: str) -> bool:
+    """Whether a source has more text than its files have bytes."""
+    return any(file.suffix == ".parquet" for file in files_of(source))
 
 
 def _text_pieces(file: Path) -> Iterator[Piece]:
@@ -104,39 +114,56 @@ def _lines(source: Iterator[Piece]) -> Iterator[Piece]:
 
 
 def _jsonl_pieces(file: Path, text_field: str) -> Iterator[Piece]:
-    with open(file, encoding="utf-8") as stream:
+    with open(file, "rb") as stream:
         for number, line in enumerate(stream, 1):
-            if not line.strip():
-                continue
+            where = f"{file} line {number}"
             try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise ValueError(f"{file} line {number} is not JSON: {error.msg}") from error
-            yield from _row_pieces(row, text_field, f"{file} line {number}")
+                text = line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{where} is not UTF-8 text: {error.reason} at byte {error.start}") from error
+            if text.strip():
+                yield from _row_pieces(parse_object(text, where, is_strict=False), text_field, where)
 
 
 def _parquet_pieces(file: Path, text_field: str) -> Iterator[Piece]:
-    from pyarrow import parquet
+    """A parquet file, whose text column must be one of text; a row without a text is left out."""
+    from pyarrow import lib, parquet, types
 
-    table = parquet.ParquetFile(file)
-    if text_field not in table.schema_arrow.names:
-        raise ValueError(f"{file} has no column {text_field!r}; it has {', '.join(table.schema_arrow.names)}")
-    for batch in table.iter_batches(batch_size=256, columns=[text_field]):
-        for text in batch[text_field].to_pylist():
-            yield from _document_pieces(text or "")
+    try:
+        table = parquet.ParquetFile(file)
+        if text_field not in table.schema_arrow.names:
+            raise ValueError(f"{file} has no column {text_field!r}; it has {', '.join(table.schema_arrow.names)}")
+        kind = table.schema_arrow.field(text_field).type
+        if not (types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)):
+            raise ValueError(f"{file}: column {text_field!r} holds {kind}; it must hold text")
+        for batch in table.iter_batches(batch_size=256, columns=[text_field]):
+            for text in batch[text_field].to_pylist():
+                yield from _document_pieces(text or "")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file}: column {text_field!r} holds text that is not UTF-8: {error.reason}") from error
+    except (lib.ArrowException, OSError) as error:  # Arrow calls a damaged file an OSError
+        raise ValueError(f"{file} is damaged or not a parquet file: {error}") from error
 
 
 def _hub_pieces(name: str, text_field: str) -> Iterator[Piece]:
     from datasets import load_dataset
 
-    for row in load_dataset(name, split="train", streaming=True):
+    with asking_hub(name):
+        rows = iter(load_dataset(name, split="train", streaming=True))
+    while True:
+        with asking_hub(name):
+            row = next(rows, None)
+        if row is None:
+            return
         yield from _row_pieces(row, text_field, f"a row of {name}")
 
 
 def _row_pieces(row: object, text_field: str, where: str) -> Iterator[Piece]:
     if not isinstance(row, dict) or not isinstance(row.get(text_field), str):
-        fields = ", ".join(row) if isinstance(row, dict) else type(row).__name__
-        raise ValueError(f"{where} has no text in {text_field!r}; it has {fields}")
+        fields = ", ".join(map(shortened, row)) if isinstance(row, dict) else type(row).__name__
+        raise ValueError(f"{where} has no text in {text_field!r}; it has {fields or 'nothing'}")
+    if has_surrogates(row[text_field]):
+        raise ValueError(f"{where} holds half a character (a lone surrogate), which is no text")
     yield from _document_pieces(row[text_field])
 
 

@@ -8,37 +8,49 @@ one piece between two end-of-text tokens, which serve as BOS and EOS (MDLM's wra
 import hashlib
 import json
 import os
-import tempfile
+import re
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
+from typing import Annotated, BinaryIO, ClassVar, Literal
 
 import numpy as np
-from jaxtyping import Int
+import tyro
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from fpmgm.data.assets import cache_folder, fetch
-from fpmgm.data.sources import Piece, fingerprint, num_bytes, pieces
+from fpmgm.backbones.network import Vocabulary
+from fpmgm.codecs import Codec, TextCodec
+from fpmgm.data.assets import ASSETS, cache_folder, fetch, making
+from fpmgm.data.dataset import DataConfig, Dataset, RowIndices
+from fpmgm.data.sources import Piece, fingerprint, is_compressed, num_bytes, pieces
+from fpmgm.files import remove_leftovers, whole_file, whole_folder
 from fpmgm.names import choose
-from fpmgm.symbols import END_OF_TEXT, Symbols, symbols_of
+from fpmgm.progress import Progress
+from fpmgm.schema import MAX_LENGTH, read_json, read_object, require
+from fpmgm.symbols import END_OF_TEXT, Symbols, cut_words, encode_texts, read_tokenizer, symbols_of
 
 TOKENIZER_BYTES = 64 << 20  # a tokenizer is trained on at most this much text, taken evenly from the source
+ANY_KEY = "[0-9a-f]{32}"
 PIECES_AT_ONCE = 8
 DOCUMENTS_AT_ONCE = 1024
 NUM_REGIONS = 16
+MAX_BPE = 1 << 20
+PATIENCE = 3.0
+"""Seconds of work after which its progress is shown."""
+MAX_DOCUMENTS = 100_000_000
 
 KNOWN = {"gpt2": (50257, 50258), "bert": (103, 30522)}
 """Mask and size of tokenizers that are assets, so that a recipe's parameters can be counted without them."""
-
-RowIndices = Int[np.ndarray, "..."]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextConfig:
     """Which text, in which tokens, in sequences of which length."""
+
+    data_type: ClassVar[str] = "text"
+    note: ClassVar[str] = ""
 
     source: str = "poetry"
     """poetry, shakespeare, wikitext-2; a .txt, .jsonl or .parquet file; a folder of them; or hub:owner/name."""
@@ -47,89 +59,164 @@ class TextConfig:
     tokenizer: str = "bpe-2048"
     """bpe-N: byte-level BPE trained on the source, N symbols with the mask; gpt2; bert; or a tokenizer.json."""
     length: int = 128
-    packing: str = "wrap"
+    packing: Literal["wrap", "pad"] = "wrap"
     """wrap: documents joined and cut to length; pad: a sequence for each document (of a .txt file, for each line)."""
     validation_share: float = 0.01
     """How much of the text is held out, as whole regions spread over it."""
     validation_documents: int = 0
     """If above 0, the last so many documents are held out instead."""
+    content: Annotated[str, tyro.conf.Suppress] = ""
+    """A hash of the text, which training sets in the model folder; a text that has changed since is refused."""
 
     def __post_init__(self) -> None:
         choose("packing", self.packing, {"wrap": None, "pad": None})
-        if self.length < 3:
-            raise ValueError(f"data.length is {self.length}; it must be at least 3")
+        require("data.length", self.length, 3, MAX_LENGTH)
+        bpe_size(self.tokenizer)  # a wrong one is refused before any text is fetched
         if not 0 < self.validation_share < 0.5:
             raise ValueError(f"data.validation_share is {self.validation_share}; it must lie between 0 and 0.5")
-        if self.validation_documents < 0:
-            raise ValueError(f"data.validation_documents is {self.validation_documents}; it must be 0 or more")
+        require("data.validation_documents", self.validation_documents, 0, MAX_DOCUMENTS)
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Its symbols and length, told by the tokenizer's name or file."""
+        mask_id, size = mask_and_size(self.tokenizer)
+        return Vocabulary(size=size, mask_id=mask_id, length=self.length)
+
+    @property
+    def name(self) -> str:
+        return self.source
+
+    def placed(self, content: str = "") -> "TextConfig":
+        """The same with whole paths and the hash of the text, as a model folder keeps it.
+
+        Evaluation then finds the file from any working directory, as long as it is there and has not changed: the rows
+        of another text would be split otherwise. Whoever gets the model folder sees the path.
+        """
+        is_path = self.source not in ASSETS and not self.source.startswith("hub:")
+        is_file = self.tokenizer not in KNOWN and not bpe_size(self.tokenizer)
+        return replace(
+            self,
+            source=os.path.abspath(self.source) if is_path else self.source,
+            tokenizer=os.path.abspath(self.tokenizer) if is_file else self.tokenizer,
+            content=content,
+        )
+
+    def is_split_as(self, other: DataConfig) -> bool:
+        if not isinstance(other, TextConfig):
+            return False
+        ours, theirs = (replace(each.placed(), tokenizer="") for each in (self, other))
+        return ours == theirs
+
+    def load(self, codec: Codec | None = None) -> Dataset:
+        return load_text(self, codec)
+
+    def held_out_only(self) -> "TextConfig":
+        """The same: what is held out is cut out of the whole text."""
+        return self
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackedText:
-    """Sequences on disk, and how to read them."""
+class Shape:
+    """What a cache of packed sequences says of itself."""
 
-    rows: np.ndarray  # (number of sequences, length), memory-mapped
-    tokenizer: Tokenizer
-    symbols: Symbols
-    train: RowIndices
-    validation: RowIndices
+    bytes: int
+    """Of a token."""
+    length: int
+    held_out_from: int
+    """The row in which the last documents begin."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextDataset(Dataset):
+    """Sequences of text."""
+
+    codec: TextCodec
 
 
 def mask_and_size(tokenizer: str) -> tuple[int, int]:
     """The mask's id and the number of symbols, the mask included, that a tokenizer setting asks for."""
     if tokenizer in KNOWN:
         return KNOWN[tokenizer]
-    if tokenizer.startswith("bpe-") and tokenizer[4:].isdigit():
-        size = int(tokenizer[4:])
-        if size < 258:
-            raise ValueError(f"tokenizer is {tokenizer}; byte-level BPE needs at least 258 symbols: bpe-258")
+    if size := bpe_size(tokenizer):
         return size - 1, size
-    symbols = symbols_of(Tokenizer.from_file(str(_tokenizer_file(tokenizer))))
+    symbols = symbols_of(read_tokenizer(_tokenizer_file(tokenizer)))
     return symbols.mask_id, symbols.size
 
 
-def load_text(config: TextConfig) -> PackedText:
-    """The packed sequences of a source, from the cache or made now."""
+def bpe_size(tokenizer: str) -> int:
+    """The number of symbols that bpe-N asks for; 0 for any other tokenizer."""
+    found = re.fullmatch(r"bpe-(\d{1,40})", tokenizer, re.ASCII)
+    size = int(found[1]) if found else 0
+    if found and not 258 <= size <= MAX_BPE:
+        raise ValueError(f"tokenizer is {tokenizer}; byte-level BPE has 258 to {MAX_BPE} symbols, as in bpe-2048")
+    return size
+
+
+def load_text(config: TextConfig, codec: Codec | None = None) -> TextDataset:
+    """The packed sequences of a source, from the cache or made now; in the tokens of `codec`, or as the config says."""
     content = fingerprint(config.source)
-    tokenizer = tokenizer_for(config, content)
+    if config.content not in ("", content):
+        raise ValueError(f"{config.source} has changed since then")
+    if codec is not None and not isinstance(codec, TextCodec):
+        raise ValueError(f"{config.source} is text, and the model writes {codec.kind}")
+    tokenizer = codec.tokenizer if codec else tokenizer_for(config, content)
     how = [] if config.packing == "wrap" else [config.packing]
     documents = str(config.validation_documents)
     key = _key(content, config.text_field, tokenizer.to_str(), str(config.length), documents, *how)
     folder = cache_folder() / "packed" / key
-    if not folder.exists():
-        _write_packed(folder, config, tokenizer)
-    shape = json.loads((folder / "shape.json").read_text())
-    tokens = np.memmap(folder / "rows.bin", dtype=np.uint16 if shape["bytes"] == 2 else np.uint32, mode="r")
+    with making(folder) as is_missing:
+        if is_missing:
+            _write_packed(folder, config, tokenizer)
+    shape = read_object(Shape, read_json(folder / "shape.json"), str(folder / "shape.json"))
+    tokens = np.memmap(folder / "rows.bin", dtype=np.uint16 if shape.bytes == 2 else np.uint32, mode="r")
     rows = tokens.reshape(-1, config.length)
     if config.validation_documents:
-        train, validation = np.split(np.arange(len(rows)), [shape["held_out_from"]])
+        train, kept = np.split(np.arange(len(rows)), [shape.held_out_from])
         if config.packing == "wrap":
-            validation = validation[1:]  # the row in which they begin belongs to neither
-        if not (len(train) and len(validation)):
+            kept = kept[1:]  # the row in which they begin belongs to neither
+        if not (len(train) and len(kept)):
             raise ValueError(
                 f"the last {config.validation_documents} documents leave {len(train)} sequences to train on and "
-                f"{len(validation)} to validate on; change data.validation_documents"
+                f"{len(kept)} to validate on; change data.validation_documents"
             )
     else:
-        train, validation = held_out(len(rows), config.validation_share)
-    return PackedText(rows=rows, tokenizer=tokenizer, symbols=symbols_of(tokenizer), train=train, validation=validation)
+        train, kept = held_out(len(rows), config.validation_share)
+    symbols = symbols_of(tokenizer)
+    return TextDataset(
+        rows=rows,
+        train=train,
+        held_out=kept,
+        codec=codec or TextCodec(tokenizer.to_str(pretty=True)),
+        vocabulary=Vocabulary(size=symbols.size, mask_id=symbols.mask_id, length=config.length),
+        pad_id=symbols.pad_id if config.packing == "pad" else None,
+        content=content,
+        place=folder,
+    )
 
 
 def tokenizer_for(config: TextConfig, content: str) -> Tokenizer:
     """The tokenizer of a configuration: loaded, or trained on the source and cached."""
-    if config.tokenizer in KNOWN:
-        return Tokenizer.from_file(str(fetch(config.tokenizer)))
-    _, size = mask_and_size(config.tokenizer)
-    if not config.tokenizer.startswith("bpe-"):
-        return Tokenizer.from_file(str(_tokenizer_file(config.tokenizer)))
-    file = cache_folder() / "tokenizers" / f"{_key(content, config.text_field, str(size))}.json"
-    if not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        tokenizer = train_bpe(_sampled_text(config), size - 1)
-        scratch = file.with_name(f".{file.name}.{os.getpid()}")
-        tokenizer.save(str(scratch))
-        os.replace(scratch, file)
-    return Tokenizer.from_file(str(file))
+    size = bpe_size(config.tokenizer)
+    if not size:
+        return named_tokenizer(config.tokenizer)
+    return cached_bpe(_key(content, config.text_field, str(size)), size, lambda: _sampled_text(config))
+
+
+def named_tokenizer(tokenizer: str) -> Tokenizer:
+    """GPT-2's, BERT's, or that of a tokenizer.json."""
+    return read_tokenizer(fetch(tokenizer) if tokenizer in KNOWN else _tokenizer_file(tokenizer))
+
+
+def cached_bpe(key: str, size: int, texts: Callable[[], Iterator[str]]) -> Tokenizer:
+    """A byte-level BPE of `size` symbols with the mask, from the cache or trained now on these texts."""
+    file = cache_folder() / "tokenizers" / f"{key}.json"
+    with making(file) as is_missing:
+        if is_missing:
+            remove_leftovers(file.parent, rf"{ANY_KEY}\.json")
+            tokenizer = train_bpe(texts(), size - 1)
+            with whole_file(file) as scratch:
+                tokenizer.save(str(scratch))
+    return read_tokenizer(file)
 
 
 def train_bpe(texts: Iterator[str], vocab_size: int) -> Tokenizer:
@@ -143,7 +230,7 @@ def train_bpe(texts: Iterator[str], vocab_size: int) -> Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.train_from_iterator((part for text in texts for part in cut_words(text)), trainer)
     return tokenizer
 
 
@@ -163,20 +250,16 @@ def held_out(num_rows: int, share: float) -> tuple[RowIndices, RowIndices]:
 
 
 def _write_packed(folder: Path, config: TextConfig, tokenizer: Tokenizer) -> None:
-    """Tokenise into a folder beside the final one, then rename: a kill leaves no half cache."""
+    """Tokenise into a folder beside the final one, then rename: a kill or a power cut leaves no half cache."""
     symbols = symbols_of(tokenizer)
     dtype = np.dtype(np.uint16 if symbols.size <= 1 << 16 else np.uint32)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-        unfinished = Path(scratch) / "packed"
-        unfinished.mkdir()
+    remove_leftovers(folder.parent, ANY_KEY)
+    with whole_folder(folder) as unfinished:
         write = _wrap if config.packing == "wrap" else _pad
         with open(unfinished / "rows.bin", "wb") as file:
             held_out_from = write(file, config, tokenizer, symbols, dtype)
-        shape = {"bytes": dtype.itemsize, "length": config.length, "held_out_from": held_out_from}
-        (unfinished / "shape.json").write_text(json.dumps(shape))
-        if not folder.exists():  # another process may have been faster
-            os.replace(unfinished, folder)
+        shape = Shape(bytes=dtype.itemsize, length=config.length, held_out_from=held_out_from)
+        (unfinished / "shape.json").write_text(json.dumps(asdict(shape)))
 
 
 def _wrap(file: BinaryIO, config: TextConfig, tokenizer: Tokenizer, symbols: Symbols, dtype: np.dtype) -> int:
@@ -185,7 +268,7 @@ def _wrap(file: BinaryIO, config: TextConfig, tokenizer: Tokenizer, symbols: Sym
     left = np.empty(0, dtype)
     num_tokens = 0
     starts = deque([0], maxlen=config.validation_documents + 1)  # where the last documents begin
-    source = pieces(config.source, config.text_field)
+    source = _watched("tokenising", config.source, pieces(config.source, config.text_field))
     for piece, ids in _tokenised(source, tokenizer, PIECES_AT_ONCE):
         tokens = np.asarray([*ids, symbols.last] if piece.ends_document else ids, dtype)
         num_tokens += len(tokens)
@@ -209,7 +292,7 @@ def _pad(file: BinaryIO, config: TextConfig, tokenizer: Tokenizer, symbols: Symb
     """Write a row for each document; returns the row of the first of the last documents."""
     num_rows = 0
     begins = True
-    source = pieces(config.source, config.text_field, by_line=True)
+    source = _watched("tokenising", config.source, pieces(config.source, config.text_field, by_line=True))
     for piece, ids in _tokenised(source, tokenizer, DOCUMENTS_AT_ONCE):
         if begins and ids:  # what follows in a later piece of the same document is cut off
             row = np.full(config.length, symbols.pad_id, dtype)
@@ -225,9 +308,18 @@ def _pad(file: BinaryIO, config: TextConfig, tokenizer: Tokenizer, symbols: Symb
 
 def _tokenised(source: Iterator[Piece], tokenizer: Tokenizer, at_once: int) -> Iterator[tuple[Piece, list[int]]]:
     while batch := list(islice(source, at_once)):
-        encoded = tokenizer.encode_batch_fast([piece.text for piece in batch], add_special_tokens=False)
-        for piece, encoding in zip(batch, encoded, strict=True):
-            yield piece, encoding.ids
+        yield from zip(batch, encode_texts(tokenizer, [piece.text for piece in batch]), strict=True)
+
+
+def _watched(what: str, source: str, pieces: Iterator[Piece]) -> Iterator[Piece]:
+    """The same pieces, with a bar or lines that say how much of the source has been read if it takes long."""
+    total = 0 if source.startswith("hub:") or is_compressed(source) else num_bytes(source) >> 20
+    with Progress(f"{what} {source}", total, unit="MB", patience=PATIENCE) as progress:
+        read = 0
+        for piece in pieces:
+            yield piece
+            read += len(piece.text)
+            progress.reach(read >> 20)
 
 
 def _sampled_text(config: TextConfig) -> Iterator[str]:
@@ -235,7 +327,8 @@ def _sampled_text(config: TextConfig) -> Iterator[str]:
     size = num_bytes(config.source)
     every = max(1, -(-size // TOKENIZER_BYTES))
     budget = TOKENIZER_BYTES
-    for piece in islice(pieces(config.source, config.text_field), 0, None, every):
+    source = _watched("reading for a tokenizer:", config.source, pieces(config.source, config.text_field))
+    for piece in islice(source, 0, None, every):
         yield piece.text
         budget -= len(piece.text)
         if budget < 0:

@@ -14,14 +14,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fpmgm.checkpoint import BUNDLED, load
+from fpmgm.codecs import TextCodec
 from fpmgm.data.assets import fetch, hub_answers
-from fpmgm.generation import encode, first_token
+from fpmgm.devices import device_named
+from fpmgm.files import whole_folder
 from fpmgm.objectives import token_nll
 from fpmgm.symbols import END_OF_TEXT
 
 TokenNats = Float[Tensor, " N"]
 TEXTS_AT_ONCE = 16
 BUNDLED_JUDGE = "text-mini-judge"
+STORIES_SOURCE, STORIES_IDS = "stories-source", "stories-source-ids"
 
 
 class Reading(NamedTuple):
@@ -37,6 +40,23 @@ class Judge:
 
     name: str
     read: Callable[[Sequence[str]], list[Reading]]
+    read_ids: Callable[[str, Sequence[list[int]]], list[Reading] | None] | None = None
+    """Reads rows of a model with this tokenizer.json by their symbols; None if they are not the judge's own ids."""
+    reads_text: bool = True
+    """Whether a model of other symbols is judged through its text; if not, it is refused."""
+
+
+def read_symbols(judge: Judge, codec: TextCodec, rows: Sequence[list[int]]) -> tuple[list[Reading], str]:
+    """What a judge finds in rows of a model's symbols, and by what it read them: `ids` or `text`."""
+    readings = judge.read_ids(codec.content, rows) if judge.read_ids else None
+    if readings is not None:
+        return readings, "ids"
+    if not judge.reads_text:
+        raise ValueError(
+            f"{STORIES_IDS} reads only models that write the source's own ids (--data.tokenizer source), and this one "
+            f"does not; {STORIES_SOURCE} judges it through its text"
+        )
+    return judge.read([codec.documents(row) for row in rows]), "text"
 
 
 def judge_named(judge: str) -> str:
@@ -44,17 +64,25 @@ def judge_named(judge: str) -> str:
     return BUNDLED_JUDGE if judge == "auto" else judge
 
 
-def load_judge(source: str, max_length: int = 1024) -> Judge:
-    """smollm2; a bundled causal model or a folder of one; or any causal model of the hub, such as gpt2-large."""
+def load_judge(source: str, max_length: int = 1024, *, device: str = "auto") -> Judge:
+    """stories-source, smollm2, a bundled causal model, a folder of one, or any causal model of the hub, as gpt2-large.
+
+    `stories-source` reads models that write its own ids by these ids, exactly, and others through their text.
+    `stories-source-ids` refuses the others.
+    """
+    if source in (STORIES_SOURCE, STORIES_IDS):
+        from fpmgm.evaluation.stories_judge import load_stories_judge
+
+        return load_stories_judge(source, device)
     if source == "smollm2":
-        return _smollm2(max_length)
+        return _smollm2(max_length, device)
     if (BUNDLED / source).is_dir() or (Path(source) / "model.safetensors").is_file():
-        return _own(source)
+        return _own(source, device)
     if not hub_answers():
         raise ValueError(
             f"judge is {source!r}, but the hub does not answer; give smollm2 or a folder of a causal model"
         )
-    return _hub(source, source, max_length)
+    return _hub(source, source, max_length, device)
 
 
 def judged_ids(text: str, encode: Callable[[str], list[int]], end: int, max_length: int) -> list[int]:
@@ -103,26 +131,30 @@ def _reader(
     return read
 
 
-def _own(source: str) -> Judge:
-    model = load(source)
+def _own(source: str, device: str) -> Judge:
+    model = load(source, device=device)
     if not model.config.is_causal:
         raise ValueError(f"{source} is a masked model; a judge must be causal, such as one trained by text-mini-judge")
 
     def run(tokens: Tensor) -> tuple[Tensor, Tensor]:
+        tokens = tokens.to(model.device)
         features = model.denoiser(tokens, 0.0, torch.ones_like(tokens, dtype=torch.bool)).features
         features = features.view(*tokens.shape, -1)
         nats = token_nll(model.denoiser, features[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
-        return nats.view(len(tokens), -1), features
+        return nats.view(len(tokens), -1).cpu(), features.cpu()
 
-    read = _reader(run, lambda text: encode(model, text), first_token(model), model.config.length)
+    codec = model.speech
+    if not isinstance(codec, TextCodec):
+        raise ValueError(f"{source} reads {codec.kind}; a judge of texts must read text")
+    read = _reader(run, codec.encode, codec.first, model.config.vocabulary.length)
     return Judge(name=f"fpmgm:{Path(source).name}", read=read)
 
 
-def _smollm2(max_length: int) -> Judge:
+def _smollm2(max_length: int, device: str) -> Judge:
     """From the asset; the 4-bit file is turned into safetensors once, because it takes half a minute to read."""
     folder = fetch("smollm2")
     if not (folder / "model.gguf").exists():
-        return _hub(str(folder), "SmolLM2-135M-Instruct", max_length)
+        return _hub(str(folder), "SmolLM2-135M-Instruct", max_length, device)
     ready = folder / "safetensors"
     if not ready.exists():
         from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -132,27 +164,28 @@ def _smollm2(max_length: int) -> Judge:
         model.is_quantized = False
         if hasattr(model.config, "quantization_config"):
             del model.config.quantization_config
-        scratch = folder / ".safetensors"
-        model.save_pretrained(scratch)
-        AutoTokenizer.from_pretrained(folder, gguf_file="model.gguf").save_pretrained(scratch)
-        scratch.rename(ready)
-    return _hub(str(ready), "SmolLM2-135M-Instruct Q4_1", max_length)
+        with whole_folder(ready) as scratch:
+            model.save_pretrained(scratch)
+            AutoTokenizer.from_pretrained(folder, gguf_file="model.gguf").save_pretrained(scratch)
+    return _hub(str(ready), "SmolLM2-135M-Instruct Q4_1", max_length, device)
 
 
-def _hub(source: str, name: str, max_length: int) -> Judge:
+def _hub(source: str, name: str, max_length: int, device: str) -> Judge:
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).eval()
+    place = device_named(device)
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).eval().to(place)
     tokenizer = AutoTokenizer.from_pretrained(source)
     end = tokenizer.convert_tokens_to_ids(END_OF_TEXT)
     end = end if isinstance(end, int) else tokenizer.bos_token_id
 
     def run(tokens: Tensor) -> tuple[Tensor, Tensor]:
+        tokens = tokens.to(place)
         out = model(input_ids=tokens, output_hidden_states=True)
         log_p = out.logits[:, :-1].float().log_softmax(dim=-1)
-        return -log_p.gather(2, tokens[:, 1:, None])[..., 0], out.hidden_states[-1].float()
+        return -log_p.gather(2, tokens[:, 1:, None])[..., 0].cpu(), out.hidden_states[-1].float().cpu()
 
     def encode(text: str) -> list[int]:
         ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from fpmgm.denoiser import Denoiser, evaluating
 from fpmgm.masking import MaskSchedule, linear, masked_below, stratified_times
-from fpmgm.objectives import next_token_nll, not_padding, token_nll
+from fpmgm.objectives import next_token_nll, token_nll
 from fpmgm.randomness import generator
-from fpmgm.types import Positions, Tokens
+from fpmgm.types import Batch, Positions, Tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,19 +28,15 @@ class Perplexity:
 @torch.no_grad()
 def perplexity(
     denoiser: Denoiser,
-    x: Tokens,
+    batch: Tokens | Batch,
     *,
     num_iters: int = 6,
     batch_size: int = 32,
     seed: int = 0,
     schedule: MaskSchedule = linear,
-    pad_id: int | None = None,
 ) -> Perplexity:
-    """Of the sequences x, one stratified time each; `num_iters` solver iterations, none for a plain stack.
-
-    Tokens that are `pad_id` do not count.
-    """
-    counts = not_padding(x, pad_id)
+    """Of the sequences of a batch, one stratified time each; `num_iters` solver iterations, none for a plain stack."""
+    x, counts = Batch.of(batch).x, Batch.of(batch).is_real
     with evaluating(denoiser):
         if denoiser.is_causal:
             nats = torch.cat([next_token_nll(denoiser, part) for part in x.split(batch_size)])

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import numpy as np
 from jaxtyping import Float
 
-from fpmgm.data.text import PackedText
+from fpmgm.data import Dataset
 from fpmgm.evaluation.intervals import Interval
 
 TextFeatures = Float[np.ndarray, "_ D"]
@@ -58,9 +58,9 @@ def mauve_interval(
     return Interval(value=mauve_score(sampled, real, seed=seed), low=float(low), high=float(high))
 
 
-def reference_texts(text: PackedText, num: int, *, seed: int = 0) -> list[str]:
+def reference_texts(data: Dataset, num: int, *, seed: int = 0) -> list[str]:
     """Held-out sequences as text, drawn once and without replacement."""
-    if num > len(text.validation):
-        raise ValueError(f"{num} reference texts asked for; {len(text.validation)} sequences are held out")
-    rows = np.random.default_rng(seed).choice(text.validation, num, replace=False)
-    return [text.tokenizer.decode(text.rows[row].tolist()) for row in rows]
+    if num > len(data.held_out):
+        raise ValueError(f"{num} reference texts asked for; {len(data.held_out)} sequences are held out")
+    rows = np.random.default_rng(seed).choice(data.held_out, num, replace=False)
+    return [str(data.codec.show(data.tokens(row))) for row in rows.tolist()]

@@ -10,16 +10,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-Row = dict[str, Any]
+from fpmgm.evaluation.rows import Row
+from fpmgm.names import short_names
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito's, for all eyes
 MARKERS = "osD^vP"
 MOST_INSIDE = 4
 """With more lines than this, the legend lies below the plot."""
 COSTS: dict[str, Callable[[Row], float]] = {
-    "block evaluations a sequence": lambda row: float(row["block_evals"]),
-    "multiply-adds a sequence, billions": lambda row: float(row["multiply_adds"] * 1e-9),
-    "seconds a sequence": lambda row: float(row["seconds"] / row["protocol"]["num_samples"]),
+    "block evaluations a sequence": lambda row: float(row.block_evals),
+    "multiply-adds a sequence, billions": lambda row: float(row.multiply_adds * 1e-9),
+    "seconds a sequence": lambda row: float(row.seconds / row.protocol.num_samples),
 }
 WIDE = 10
 """Values that span more than this factor have a logarithmic axis."""
@@ -29,17 +30,17 @@ def quality_against_cost(rows: Sequence[Row], name: str, title: str, file: Path)
     """A metric of every model against block evaluations, multiply-adds and seconds, side by side."""
     figure = Figure(figsize=(11, 3.6), layout="constrained", facecolor="white")
     axes = figure.subplots(1, len(COSTS), sharey=True)
-    models = list(dict.fromkeys(row["model"] for row in rows))
+    models = short_names(row.model for row in rows)
     for axis, (label, cost) in zip(axes, COSTS.items(), strict=True):
-        for index, model in enumerate(models):
-            _line(axis, [row for row in rows if row["model"] == model], name, cost, index, Path(model).name)
+        for index, (model, label) in enumerate(models.items()):
+            _line(axis, [row for row in rows if row.model == model], name, cost, index, label)
         axis.set_xlabel(label)
         axis.set_xscale("log", base=2)
         axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
         axis.grid(alpha=0.3)
-    axes[0].set_xticks(sorted({row["block_evals"] for row in rows}))
+    axes[0].set_xticks(sorted({row.block_evals for row in rows}))
     axes[0].set_ylabel(title)
-    values = [row["metrics"][name]["value"] for row in rows if name in row["metrics"]]
+    values = [row.metrics[name].value for row in rows if name in row.metrics]
     if values and 0 < WIDE * min(values) < max(values):
         axes[0].set_yscale("log")
         axes[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -58,9 +59,9 @@ def line_style(index: int) -> dict[str, Any]:
 
 
 def _line(axis: Axes, rows: Sequence[Row], name: str, cost: Callable[[Row], float], index: int, label: str) -> None:
-    points = sorted(((cost(row), row["metrics"][name]) for row in rows if name in row["metrics"]), key=itemgetter(0))
+    points = sorted(((cost(row), row.metrics[name]) for row in rows if name in row.metrics), key=itemgetter(0))
     x = [point for point, _ in points]
-    y = np.array([[m["value"], m["low"], m["high"]] for _, m in points]).reshape(-1, 3)
+    y = np.array([[m.value, m.low, m.high] for _, m in points]).reshape(-1, 3)
     errors = np.abs(y[:, 1:] - y[:, :1]).T
     axis.errorbar(x, y[:, 0], errors, label=label, linewidth=1.4, markersize=5, capsize=2.5, **line_style(index))
 
@@ -77,7 +78,7 @@ def heat_map(
     columns, lines = (list(dict.fromkeys(map(of, rows))) for of in (across, down))
     values = np.full((len(lines), len(columns)), np.nan)
     for row in rows:
-        values[lines.index(down(row)), columns.index(across(row))] = row["metrics"][name]["value"]
+        values[lines.index(down(row)), columns.index(across(row))] = row.metrics[name].value
     figure = Figure(figsize=(1.6 + 0.9 * len(columns), 1.3 + 0.5 * len(lines)), layout="constrained", facecolor="white")
     axis = figure.subplots()
     image = axis.imshow(values, cmap="cividis", aspect="auto")

@@ -1,16 +1,23 @@
-"""What is measured of sampled texts: each metric with a bootstrap interval over the samples."""
+"""What is measured of texts: samples, with bootstrap intervals over them, and likelihood of held-out ones."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 
+from fpmgm.checkpoint import Model, weights_of
+from fpmgm.denoiser import Denoiser
 from fpmgm.evaluation.diversity import distinct_counts, repetition, unigram_entropy
+from fpmgm.evaluation.evaluator import Metric, Validation
+from fpmgm.evaluation.held_out import HELD_OUT, data_for, text_codec
 from fpmgm.evaluation.intervals import Interval, Means, Statistics, bootstrap
-from fpmgm.evaluation.judges import Reading
-from fpmgm.types import Tokens
+from fpmgm.evaluation.judges import Judge, Reading, load_judge, read_symbols
+from fpmgm.evaluation.likelihood import perplexity
+from fpmgm.evaluation.mauve import FEWEST, TextFeatures, mauve_interval, reference_texts
+from fpmgm.types import Batch, Tokens
 
 Statistic = Callable[[Means], Statistics]
 
@@ -31,8 +38,109 @@ def _ratio(means: Means) -> Statistics:
     return means[:, 0] / means[:, 1]
 
 
-def measure(tokens: Tokens, readings: Sequence[Reading] | None = None, *, seed: int = 0) -> dict[str, dict[str, float]]:
-    """Metrics of samples by name, each with value, low and high (95 %); `readings` are a judge's, of the same samples.
+GENERATIVE = Metric(name="perplexity_per_sample", title="generative perplexity", best="lowest")
+ENTROPY = Metric(name="entropy", title="unigram entropy", best="highest")
+VALIDATED = Metric(name="perplexity", title="validation perplexity", best="lowest")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextEvaluator:
+    """Generative perplexity by a judge, entropy and repetition of samples; perplexity of held-out text."""
+
+    judge: str = ""
+    """Who judges the samples: stories-source, smollm2, a causal model of ours, or one of the hub. If it is empty,
+    nobody does."""
+    mauve: str = ""
+    """The text that MAUVE compares the samples with, by the judge's features. If it is empty, there is no MAUVE."""
+    mauve_split: str = HELD_OUT
+    """Which part of that text."""
+    device: str = "auto"
+    """Where the judge runs. No result depends on it."""
+
+    def __post_init__(self) -> None:
+        if self.mauve and not self.judge:
+            raise ValueError("MAUVE needs a judge's features; give --judge")
+
+    @property
+    def primary(self) -> Metric:
+        return GENERATIVE if self.judge else ENTROPY
+
+    @property
+    def validated(self) -> Metric:
+        return VALIDATED
+
+    def judged_by(self) -> str:
+        return self._judge().name if self.judge else ""
+
+    def judged_through(self, model: Model) -> str:
+        return read_symbols(self._judge(), text_codec(model), [])[1] if self.judge else ""
+
+    def check(self, num_samples: int) -> None:
+        if self.mauve and num_samples < FEWEST:
+            raise ValueError(f"num_samples is {num_samples}; MAUVE needs at least {FEWEST}")
+
+    def prepare(self, model: Model, num_samples: int) -> None:
+        self.check(num_samples)
+        self.judged_through(model)  # a judge that does not read this model says so now
+        if self.mauve:
+            self._real_features(model, num_samples)
+
+    def measure(self, model: Model, tokens: Tokens, *, seed: int = 0) -> dict[str, Interval]:
+        codec = text_codec(model)
+        readings = read_symbols(self._judge(), codec, tokens.tolist())[0] if self.judge else None
+        metrics = measure(tokens, readings, seed=seed)
+        if self.mauve and readings:
+            metrics["mauve"] = mauve_interval(_features(readings), self._real_features(model, len(tokens)))
+        return metrics
+
+    def diversity(self, tokens: Tokens) -> float:
+        return float(unigram_entropy(tokens).mean())
+
+    def validate(self, denoiser: Denoiser, batch: Batch, *, num_iters: int) -> Validation:
+        found = perplexity(denoiser, batch, num_iters=num_iters)
+        return Validation(value=found.value, error=found.error, num_sequences=found.num_sequences)
+
+    def key(self) -> tuple[dict[str, Any], str]:
+        """The settings, without the split where it is the usual one: rows of before it are still known."""
+        settings: dict[str, Any] = {"judge": self.judge, "mauve": self.mauve}
+        if self.mauve_split != HELD_OUT:
+            settings["mauve_split"] = self.mauve_split
+        return settings, _judge_weights(self.judge)
+
+    def _judge(self) -> Judge:
+        return _judge(self.judge, device=self.device)
+
+    def _real_features(self, model: Model, num_samples: int) -> TextFeatures:
+        """The judge's features of real texts: as many as there are samples, but at least 256 if there are so many."""
+        data = data_for(model, self.mauve, self.mauve_split)
+        num = min(max(num_samples, 256), len(data.held_out))
+        if num < FEWEST:
+            raise ValueError(f"{self.mauve} has {num} {self.mauve_split} sequences; MAUVE needs at least {FEWEST}")
+        return _reference_features(self.judge, self.device, tuple(reference_texts(data, num)))
+
+
+_judge = lru_cache(maxsize=2)(load_judge)
+
+
+@lru_cache(maxsize=4)
+def _reference_features(judge: str, device: str, texts: tuple[str, ...]) -> TextFeatures:
+    return _features(_judge(judge, device=device).read(texts))
+
+
+def _features(readings: Sequence[Reading]) -> TextFeatures:
+    return np.stack([reading.feature.numpy() for reading in readings])
+
+
+def _judge_weights(judge: str) -> str:
+    """A judge of ours counts by its weights, any other by its name."""
+    try:
+        return weights_of(judge) if judge and judge != "smollm2" else judge
+    except (ValueError, OSError):
+        return judge
+
+
+def measure(tokens: Tokens, readings: Sequence[Reading] | None = None, *, seed: int = 0) -> dict[str, Interval]:
+    """Metrics of samples by name, each with its interval (95 %); `readings` are a judge's, of the same samples.
 
     `perplexity_per_token` averages nats over all tokens of all texts (MDLM), `perplexity_per_sample` over each text
     first (the paper, SDTT); both are exponentials. `distinct_2` is the mean over texts of each text's own share of
@@ -52,7 +160,7 @@ def measure(tokens: Tokens, readings: Sequence[Reading] | None = None, *, seed: 
         means = [total / count for total, count in zip(sums, counts, strict=True)]
         found["perplexity_per_token"] = _interval([sums, counts], _exp_ratio, seed)
         found["perplexity_per_sample"] = _interval([means], _exp_first, seed)
-    return {name: asdict(interval) for name, interval in found.items()}
+    return found
 
 
 def _distinct(tokens: torch.Tensor, n: int) -> list[Any]:

@@ -19,7 +19,9 @@ from dataclasses import replace
 
 from fpmgm.backbones.dit import Network
 from fpmgm.data.text import TextConfig
-from fpmgm.training.config import ConsistencyConfig, DistillationConfig, Training
+from fpmgm.post_training.consistency import Consistency
+from fpmgm.post_training.sdtt import SelfDistillation
+from fpmgm.training.config import Training
 from fpmgm.training.optim import OptimConfig
 
 OWT = Training(
@@ -39,7 +41,7 @@ OWT_128 = replace(OWT, data=replace(OWT.data, length=128), updates=100_000)
 OWT_COFRE = replace(
     OWT,
     init="runs/owt/model",
-    consistency=ConsistencyConfig(weight=0.1),
+    objective=Consistency(weight=0.1),
     stop_above=0.15,
     snapshot_every=5000,
     updates=30_000,
@@ -51,7 +53,7 @@ OWT_MDLM_CONS = replace(OWT_COFRE, init="runs/owt-mdlm/model", model=OWT_MDLM.mo
 OWT_SDTT = replace(
     OWT_MDLM,
     init="runs/owt-mdlm/model",
-    sdtt=DistillationConfig(rounds=7, first_steps=1024, times="published"),
+    objective=SelfDistillation(rounds=7, first_steps=1024, times="published"),
     updates=70_000,
     batch_size=128,
     validate_every=10_000,
@@ -61,7 +63,7 @@ OWT_ADAPT = replace(
     OWT,
     init="runs/mdlm-owt",
     init_map="1/6/12",
-    consistency=ConsistencyConfig(weight=0.1, warmup=1 / 8, teacher="runs/mdlm-owt", distance="kl", temperature=1.5),
+    objective=Consistency(weight=0.1, warmup=1 / 8, teacher="runs/mdlm-owt", distance="kl", temperature=1.5),
     updates=40_000,
 )
 """`runs/mdlm-owt` is the public model: fpmgm convert kuleshov-group/mdlm-owt runs/mdlm-owt --map none."""

@@ -3,43 +3,54 @@
 import copy
 import json
 import math
-import os
+import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState, is_initialized
 from torch import Tensor, nn
 
-from fpmgm.backbones.dit import MDLMConfig
+from fpmgm.backbones import NetworkConfig
 from fpmgm.checkpoint import Model
-from fpmgm.data.text import PackedText, load_text
+from fpmgm.data import Dataset
 from fpmgm.denoiser import Denoiser
-from fpmgm.evaluation.held_out import held_out_sequences
-from fpmgm.evaluation.likelihood import perplexity
-from fpmgm.objectives import Losses
+from fpmgm.evaluation.evaluator import evaluator_for
+from fpmgm.files import append_line, flush
+from fpmgm.objectives import Losses, Moment, Objective
+from fpmgm.progress import Progress
 from fpmgm.randomness import generator
-from fpmgm.sdtt import SelfDistillation
-from fpmgm.training.card import CURVES, flat, write_model
-from fpmgm.training.config import EMA, Objective, Training
+from fpmgm.training.card import NUM_SAMPLES, command_of, flat, write_model
+from fpmgm.training.config import Training
+from fpmgm.training.folder import (
+    MODEL,
+    SNAPSHOTS,
+    STATE,
+    any_process,
+    check_same,
+    check_trained,
+    extensions,
+    held,
+    is_written,
+    keep_settings,
+    settings_before,
+)
+from fpmgm.training.interrupts import Interrupts
+from fpmgm.training.metrics import METRICS, Row, is_row, keep_metrics, read_metrics, read_start, write_start
 from fpmgm.training.optim import adamw, moving_average, set_learning_rate
-from fpmgm.training.progress import Progress
-from fpmgm.training.start import check_named_models, first_weights, named_teacher
-from fpmgm.training.state import TrainState, load_state, newest_state, read_metrics, save_state
+from fpmgm.training.start import check_named_models, first_weights, named_teacher, seen_before
+from fpmgm.training.state import TrainState, load_newest, newest_state, remove_states_before, save_state, update_of
 from fpmgm.training.trackers import start_tracking
 
-MAY_CHANGE = {"out", "updates", "checkpoint_every", "validate_every", "validation_sequences", "validation_iters"}
-MAY_CHANGE |= {"micro_batch_size", "compile", "trackers"}
-"""Settings that a resumed run may have otherwise than before."""
-
-CONFIG = "config.json"
-
+EMA, START = "ema", "start"
+"""Teachers that a run makes of itself."""
 BAD_LOSS = 100
 """How many times the loss of a guess, log V, is taken for a run that has gone bad."""
 
@@ -78,61 +89,113 @@ class Order:
         return self._permutation[index * self.batch_size : (index + 1) * self.batch_size]
 
 
-def train(config: Training, name: str, recipe: Training | None = None) -> Path:
+def train(
+    config: Training,
+    name: str,
+    recipe: Training | None = None,
+    *,
+    is_over: Callable[[float], bool] | None = None,
+    card_samples: int = NUM_SAMPLES,
+) -> Path:
     """Run a training to its end, from where it was left if its folder is there; returns the model folder.
 
-    `recipe` is what the run is a variant of: the model card gives the command that leads from one to the other.
+    `recipe` is what the run is a variant of: the model card gives the command that leads from one to the other. If
+    `is_over`, asked after each update with its seconds, says so, that update is the last, with its validation, state
+    and model; started again, the run goes on from there. The card shows `card_samples` samples.
+
+    While updates are made, Ctrl-C and SIGTERM let the update at hand end, write a checkpoint, say how to go on, and
+    raise SystemExit with code 130 or 143; a second Ctrl-C ends at once. The handlers that were there before are put
+    back afterwards. The folder is held by a lock meanwhile: a ValueError says who else holds it.
     """
     folder = Path(config.out or f"runs/{name}")
-    accelerator = Accelerator(mixed_precision=config.mixed_precision)
-    check_named_models(config)
-    _check_same(folder, config)
-    with accelerator.main_process_first():
-        text = load_text(config.data)
-    network = replace(config.network, vocab_size=text.symbols.size, mask_id=text.symbols.mask_id)
-    run = Run(config, folder, accelerator, network, text)  # what does not fit is refused here, with nothing written
-    folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / CONFIG).exists():
-        _write_json(folder / CONFIG, flat(asdict(config)))
-    run.resume()
-    run.go()
-    if accelerator.is_main_process and not _is_written(folder):
-        write_model(folder, run.model, config, recipe or config, name)
-    accelerator.wait_for_everyone()
-    return folder / "model"
+    accelerator = accelerator_for(config)
+    with held(folder, accelerator):
+        check_named_models(config)
+        before = settings_before(folder)
+        if before is not None:
+            check_same(folder, before, config)
+        check_trained(folder)
+        data = config.data.load()  # one process makes it; the others wait for that outside any collective
+        accelerator.wait_for_everyone()
+        run = Run(config, folder, accelerator, data)  # what does not fit is refused, with nothing written
+        run.resume()
+        if accelerator.is_main_process:
+            if warning := seen_before(config):
+                print(warning, file=sys.stderr)
+            run.settings = keep_settings(folder, before, config, run.done, is_stopped=run.is_stopped)
+        run.is_over = is_over
+        run.go()
+        if run.signal:
+            _leave(run, command_of(config, recipe or config, name))
+        if accelerator.is_main_process and not is_written(folder):
+            write_model(
+                folder,
+                run.model,
+                config,
+                recipe or config,
+                name,
+                run.last_row(),
+                extensions(run.settings),
+                card_samples,
+            )
+        accelerator.wait_for_everyone()
+    return folder / MODEL
+
+
+def accelerator_for(config: Training) -> Accelerator:
+    """accelerate keeps one precision for a whole Python process; the next run in it may have another."""
+    if is_initialized():
+        AcceleratorState._reset_state()
+    return Accelerator(mixed_precision=config.mixed_precision, cpu=config.device == "cpu")
+
+
+def _leave(run: "Run", command: str) -> None:
+    """Say how to go on, and end."""
+    if run.accelerator.is_main_process:
+        what = "Ctrl-C" if run.signal == signal.SIGINT else "SIGTERM"
+        print(
+            f"ended by {what} after update {run.done} of {run.config.updates}, with a checkpoint; to go on: {command}",
+            file=sys.stderr,
+        )
+    raise SystemExit(128 + run.signal)
 
 
 class Run:
     """A training run under way."""
 
-    def __init__(
-        self, config: Training, folder: Path, accelerator: Accelerator, network: MDLMConfig, text: PackedText
-    ) -> None:
-        self.config, self.folder, self.accelerator, self.network, self.text = config, folder, accelerator, network, text
-        denoiser = first_weights(config, network, text).to(accelerator.device)
+    def __init__(self, config: Training, folder: Path, accelerator: Accelerator, data: Dataset) -> None:
+        self.config, self.folder, self.accelerator, self.data = config, folder, accelerator, data
+        self.network: NetworkConfig = config.model.fit(data.vocabulary)
+        self.objective: Objective = config.objective
+        self.evaluator = evaluator_for(data.codec.kind)
+        denoiser = first_weights(config, self.network, data).to(accelerator.device)
         self.denoiser = denoiser
         self.ema = moving_average(denoiser, config.optim.ema)
         optimiser = adamw(denoiser, config.optim)
-        self.pad_id = text.symbols.pad_id if config.data.packing == "pad" else None
-        self.objective = config.objective(self.pad_id)
         self.teacher = self._teacher()
         learner = Learner(denoiser, self.objective, self.teacher)
         if config.compile:  # block by block: a whole pass would be compiled anew for every number of iterations
             for block in denoiser.backbone.blocks:
                 block.compile()
         self.learner, self.optimiser = accelerator.prepare(learner, optimiser)
-        changing = self.teacher if isinstance(self.objective, SelfDistillation) else None
+        changing = self.teacher if self.objective.teacher_source == START else None
         self.state = TrainState(model=denoiser, ema=self.ema, optimiser=optimiser, teacher=changing)
-        self.order = Order(text.train, config.batch_size, config.seed)
-        self.done, self.is_stopped = 0, False
+        self.order = Order(data.train, config.batch_size, config.seed)
+        self.done, self.is_stopped, self.is_late, self.signal = 0, False, False, 0
+        self.is_over: Callable[[float], bool] | None = None
+        self.row: Row = {}
+        """The metrics of the last update."""
+        self.settings: dict[str, Any] = {}
+        """What config.json says."""
 
     def _teacher(self) -> Denoiser | None:
         """Who else has a say: the moving average, a frozen model, the start of this one, or nobody."""
-        if isinstance(self.objective, SelfDistillation):
+        source = self.objective.teacher_source
+        if source == START:
             return copy.deepcopy(self.denoiser).eval().requires_grad_(False)
-        if self.config.consistency.weight and self.config.consistency.teacher == EMA:
+        if source == EMA:
             return self.averaged
-        teacher = named_teacher(self.config, self.network, self.text)
+        teacher = named_teacher(self.config, self.network, self.data)
         return teacher.to(self.accelerator.device) if teacher else None
 
     @property
@@ -143,191 +206,185 @@ class Run:
 
     def resume(self) -> None:
         """Take over the last whole state of the folder, and drop the metrics that came after it."""
-        newest = newest_state(self.folder / "state")
-        if newest is not None:
-            self.done = load_state(newest, self.state)
-        if self.accelerator.is_main_process:
-            _keep_metrics(self.folder / "metrics.jsonl", self.done)
-        self.is_stopped = self.done > 0 and "stopped" in read_metrics(self.folder)[self.done - 1]
+        is_main = self.accelerator.is_main_process
+        about = load_newest(self.folder / STATE, self.state, is_told=is_main) or {}
+        self.done = about.get("update", 0)
+        known: Any = about.get("row")
+        known = known if is_row(known) and known["update"] == self.done else None
+        if is_main and (missing := keep_metrics(self.folder, self.done, known)):
+            print(missing, file=sys.stderr)
         self.accelerator.wait_for_everyone()
+        rows = {row["update"]: row for row in read_metrics(self.folder)}
+        self.row = known or rows.get(self.done, {})
+        if is_main:
+            remove_states_before(self.folder / STATE, self.done)
+        self.is_stopped = "stopped" in self.row
 
     def go(self) -> None:
-        """Update until done, with metrics, validation and checkpoints."""
+        """Update until done or over, with metrics, validation and checkpoints; `signal` says what ended it before."""
         config, is_main = self.config, self.accelerator.is_main_process
         trackers = start_tracking(config.trackers, self.folder, flat(asdict(config)), self.done) if is_main else []
-        limit = self._start() * (1 + config.stop_above) if is_main and config.stop_above else math.inf
+        limit = self._limit() if is_main and config.stop_above else None
         if is_main and config.snapshot_every and self.done == 0:
             self._keep_snapshot()
             self._start()
-        with Progress("update", config.updates, self.done, is_shown=is_main) as progress:
-            while self.done < config.updates and not self.is_stopped:
-                start = time.perf_counter()
-                row = self.update(self.done)
-                self.done += 1
-                row = {"update": self.done, **row, "seconds": time.perf_counter() - start}
-                is_last = self.done == config.updates
-                if is_main and (is_last or self.done % config.validate_every == 0):
-                    row |= self.validate()
-                    if row["validation_perplexity"] > limit:
-                        row["stopped"] = limit
-                self.is_stopped = bool(config.stop_above) and self._any_process("stopped" in row)
-                if is_main and config.snapshot_every and self.done % config.snapshot_every == 0:
-                    self._keep_snapshot()
-                if is_main:
-                    with open(self.folder / "metrics.jsonl", "a") as file:
-                        file.write(json.dumps(row) + "\n")
+        with Progress("update", config.updates, self.done, is_shown=is_main) as progress, Interrupts() as interrupts:
+            while self.done < config.updates and not self.is_stopped and not self.is_late and not self.signal:
+                self._next(limit)
                 for log in trackers:
-                    log(row, self.done)
-                if is_main and (is_last or self.is_stopped or self.done % config.checkpoint_every == 0):
-                    save_state(self.folder / "state", self.state, self.done)
-                progress.step(f"loss {row['loss']:.3f}")
+                    log(self.row, self.done)
+                self.signal = self._agreed(interrupts.signal)
+                is_due = self.done == config.updates or self.done % config.checkpoint_every == 0
+                if is_main and (is_due or self.is_stopped or self.is_late or self.signal):
+                    self._checkpoint()
+                progress.step(f"loss {self.row['loss']:.3f}")
         if is_main and self.is_stopped:
-            row = read_metrics(self.folder)[-1]
             print(
-                f"stopped after update {self.done}: validation perplexity {row['validation_perplexity']:.2f} is above "
-                f"{row['stopped']:.2f}, that of the start and {config.stop_above:.0%} more; this checkpoint is kept",
+                f"stopped after update {self.done}: {self.evaluator.validated.title} {self.row['validation']:.2f} is "
+                f"beyond {self.row['stopped']:.2f}, {config.stop_above:.0%} worse than at the start; this checkpoint "
+                "is kept",
                 file=sys.stderr,
             )
 
-    def _start(self) -> float:
-        """The validation perplexity of the start, measured once."""
-        file = self.folder / "start.json"
-        if not file.exists():
-            _write_json(file, self.validate())
-        start: float = json.loads(file.read_text())["validation_perplexity"]
-        return start
+    def _next(self, limit: float | None) -> None:
+        """The next update with its row of metrics, validation and snapshot if they are due."""
+        config, is_main = self.config, self.accelerator.is_main_process
+        start = time.perf_counter()
+        row = self.update(self.done)
+        self.done += 1
+        row = {"update": self.done, **row, "seconds": time.perf_counter() - start}
+        self.is_late = self.is_over is not None and any_process(self.accelerator, self.is_over(row["seconds"]))
+        if is_main and (self.is_late or self.done == config.updates or self.done % config.validate_every == 0):
+            row |= self.validate()
+            if limit is not None and self.evaluator.validated.is_worse(row["validation"], limit):
+                row["stopped"] = limit
+        self.is_stopped = bool(config.stop_above) and any_process(self.accelerator, "stopped" in row)
+        if is_main and config.snapshot_every and self.done % config.snapshot_every == 0:
+            self._keep_snapshot()
+        if is_main:
+            append_line(self.folder / METRICS, json.dumps(row))
+        self.row = row
 
-    def _any_process(self, flag: bool) -> bool:
-        return bool(self.accelerator.reduce(torch.tensor(float(flag), device=self.accelerator.device), "sum") > 0)
+    def _checkpoint(self) -> None:
+        """Make the metrics durable, then the state, which knows its own row and the settings too."""
+        flush(self.folder / METRICS)
+        flush(self.folder)
+        save_state(self.folder / STATE, self.state, self.done, row=self.row, settings=self.settings)
+
+    def _agreed(self, number: int) -> int:
+        """The signal that any process of the run got, or 0."""
+        if not any_process(self.accelerator, number != 0):
+            return 0
+        is_term = any_process(self.accelerator, number == signal.SIGTERM)
+        return int(signal.SIGTERM if is_term else signal.SIGINT)
+
+    def last_row(self) -> Row:
+        """The metrics of the last update, with its validation, which is measured again if it was lost."""
+        if "validation" not in self.row:
+            self.row = {"update": self.done, **self.row, **self.validate()}
+        return self.row
+
+    def _limit(self) -> float:
+        """The validation beyond which the stopping rule ends the run."""
+        is_low = self.evaluator.validated.best == "lowest"
+        return self._start() * (1 + self.config.stop_above if is_low else 1 - self.config.stop_above)
+
+    def _start(self) -> float:
+        """The validation of the start, measured once, or again from the same weights if it was lost."""
+        try:
+            found = read_start(self.folder)
+        except ValueError as error:
+            print(f"{error}; it is measured again", file=sys.stderr)
+            found = None
+        if found is None:
+            first = None if self.done == 0 else first_weights(self.config, self.network, self.data)
+            measured = self.validate() if first is None else self._validated(first.to(self.accelerator.device))
+            write_start(self.folder, measured)
+            found = measured["validation"]
+        return found
 
     def _keep_snapshot(self) -> None:
-        self.model.save(self.folder / "snapshots" / f"update-{self.done:08d}", dtype=torch.float16)
+        self.model.save(self.folder / SNAPSHOTS / f"update-{self.done:08d}", dtype=torch.float16, overwrite=True)
         self.learner.train()
 
     def update(self, update: int) -> dict[str, float]:
         """One update of the weights; what metrics.jsonl says of it."""
         config, accelerator = self.config, self.accelerator
         rank, world = accelerator.process_index, accelerator.num_processes
-        rows = self.order.batch(update)
-        x = torch.from_numpy(self.text.rows[rows].astype(np.int64)).to(accelerator.device)
-        if isinstance(self.objective, SelfDistillation) and self.objective.is_round_start(update):
+        moment = Moment(update=update, updates=config.updates)
+        batch = self.data.batch(self.order.batch(update))
+        if following := self.objective.next_teacher_at(moment):
             assert self.teacher is not None
-            student = self.averaged if config.sdtt.next_teacher == EMA else self.denoiser
-            self.teacher.load_state_dict(student.state_dict())
-        noise = self.objective.draw(self.denoiser, x, rng=generator(config.seed, update), update=update)
+            self.teacher.load_state_dict((self.averaged if following == EMA else self.denoiser).state_dict())
+        noise = self.objective.draw(self.denoiser, batch, rng=generator(config.seed, update), moment=moment)
         torch.manual_seed(generator(config.seed, update, rank, 2).initial_seed())  # dropout
         lr = config.optim.learning_rate(update, config.updates)
         set_learning_rate(self.optimiser, lr)
         self.learner.train()
         self.optimiser.zero_grad()
-        parts = _parts(len(x), rank, world, config.micro_batch_size)
-        loss, residual = torch.zeros((), device=x.device), 0.0
+        parts = _parts(len(batch.x), rank, world, config.micro_batch_size)
+        loss, residual = torch.zeros((), device=accelerator.device), 0.0
         terms: dict[str, Tensor] = {}
         for index, part in enumerate(parts):
             sync = accelerator.no_sync if index + 1 < len(parts) else _nothing
             with sync(self.learner), accelerator.autocast():
-                losses = self.learner(x[part], noise.rows(part))
+                losses = self.learner(batch.x[part].to(accelerator.device), noise.rows(part))
                 accelerator.backward(losses.total * world)  # processes are averaged, and these are parts of a sum
             loss = loss + losses.total.detach()
             terms = {name: value + terms.get(name, 0) for name, value in losses.terms.items()}
             residual += float(losses.residual.mean()) / len(parts)
         total = float(accelerator.reduce(loss, "sum"))
-        if not total < self._bad_loss:  # nan too
-            raise FloatingPointError(
-                f"the loss is {total} at update {update + 1}: lower --optim.lr (now {config.optim.lr}) or --optim.clip "
-                f"(now {config.optim.clip}); the last checkpoint, after update {_last(self.folder)}, is as it was"
-            )
         norm = float(accelerator.clip_grad_norm_(self.denoiser.parameters(), config.optim.clip))
+        if not (total < self._bad_loss and math.isfinite(norm)):  # nan too; the weights have not been touched
+            self.optimiser.zero_grad()
+            raise FloatingPointError(
+                f"the loss is {total}, the norm of its gradient {norm} at update {update + 1}: lower --optim.lr (now "
+                f"{config.optim.lr}) or --optim.clip (now {config.optim.clip}); the last checkpoint, after update "
+                f"{_last(self.folder)}, is as it was"
+            )
         self.optimiser.step()
         self.ema.update_parameters(self.denoiser)
         summed = {name: float(accelerator.reduce(value, "sum")) for name, value in terms.items()}
+        residual = float(accelerator.reduce(torch.tensor(residual, device=accelerator.device), "mean"))
         return {"loss": total, **summed, "lr": lr, "grad_norm": norm, "residual": residual}
 
     @property
     def _bad_loss(self) -> float:
-        """Far above what knowing nothing costs; of sums over symbols nobody knows what that is."""
-        is_in_nats = not self.config.sdtt.rounds or self.config.sdtt.divergence.startswith("kl")
-        return BAD_LOSS * math.log(self.network.vocab_size) if is_in_nats else math.inf
+        """Far above what knowing nothing costs, in nats; of other losses nobody knows what that is."""
+        return BAD_LOSS * math.log(self.network.vocabulary.size) if self.objective.is_in_nats else math.inf
 
     def validate(self) -> dict[str, float]:
-        """Validation perplexity of the moving average, with its error."""
-        x = held_out_sequences(self.text, self.config.validation_sequences)
-        found = perplexity(
-            self.averaged, x.to(self.accelerator.device), num_iters=self.config.validation_iters, pad_id=self.pad_id
-        )
-        return {"validation_perplexity": found.value, "validation_error": found.error}
+        """How well the moving average knows held-out data, with the error of that."""
+        return self._validated(self.averaged)
+
+    def _validated(self, denoiser: Denoiser) -> dict[str, float]:
+        batch = self.data.measured(self.config.validation_sequences).to(self.accelerator.device)
+        found = self.evaluator.validate(denoiser, batch, num_iters=self.config.validation_iters)
+        return {"validation": found.value, "validation_error": found.error}
 
     @property
     def model(self) -> Model:
-        """What the run has made: the moving average of the weights."""
-        tokenizer = self.text.tokenizer.to_str(pretty=True)
-        return Model(denoiser=self.averaged.eval(), config=self.network, tokenizer=tokenizer)
+        """What the run has made: the moving average of the weights, and what it was made of."""
+        data = self.config.data.placed(self.data.content)
+        return Model(denoiser=self.averaged.eval(), config=self.network, codec=self.data.codec, data=data)
 
 
 def _parts(num: int, rank: int, world: int, micro: int) -> list[slice]:
-    """The rows of this process, in passes of `micro` sequences."""
+    """The rows of this process, in passes of `micro` sequences.
+
+    Rows are dealt out in turn: times fall from row to row, and every process must see all noise levels.
+    """
     if num % world:
         raise ValueError(
             f"a batch of {num} sequences cannot be shared by {world} processes; take a multiple of {world}"
         )
-    share = num // world
-    micro = micro or share
-    first = rank * share
-    return [slice(start, min(start + micro, first + share)) for start in range(first, first + share, micro)]
-
-
-def _check_same(folder: Path, config: Training) -> None:
-    """A ValueError if a run with other settings is there."""
-    file = folder / CONFIG
-    if not file.exists():
-        return
-    settings = flat(asdict(config))
-    before = flat(asdict(Training())) | json.loads(file.read_text())  # a setting that is newer than the run was so
-    may_change = MAY_CHANGE
-    if config.sdtt.rounds:
-        may_change = may_change - {"updates"}  # rounds are shares of the run
-    if config.stop_above:
-        may_change = may_change - {"validation_sequences", "validation_iters"}  # the limit was measured with them
-    for key in sorted(set(before) | set(settings)):
-        if json.dumps(before.get(key)) != json.dumps(settings.get(key)) and key not in may_change:
-            raise ValueError(
-                f"{folder} holds a run with {key} {before.get(key)!r}, not {settings.get(key)!r}; "
-                f"give the same settings to continue it, or another --out"
-            )
-
-
-def _write_json(file: Path, content: dict[str, Any]) -> None:
-    """Whole or not at all."""
-    scratch = file.with_name(f".{file.name}.{os.getpid()}")
-    scratch.write_text(json.dumps(content, indent=1) + "\n")
-    os.replace(scratch, file)
-
-
-def _keep_metrics(file: Path, done: int) -> None:
-    """Drop the rows after update `done`, and a last row that a kill cut off."""
-    if not file.exists():
-        return
-    kept = []
-    for line in file.read_text().splitlines():
-        try:
-            if json.loads(line)["update"] <= done:
-                kept.append(line + "\n")
-        except (ValueError, KeyError):
-            break
-    scratch = file.with_name(f".metrics.{os.getpid()}")
-    scratch.write_text("".join(kept))
-    os.replace(scratch, file)
-
-
-def _is_written(folder: Path) -> bool:
-    """Whether the model folder is there, to its last file, and younger than the last state."""
-    newest, last = newest_state(folder / "state"), folder / "model" / CURVES
-    return newest is not None and last.exists() and last.stat().st_mtime >= newest.stat().st_mtime
+    stride = (micro or num) * world
+    return [slice(start + rank, min(start + stride, num), world) for start in range(0, num, stride)]
 
 
 def _last(folder: Path) -> int:
-    newest = newest_state(folder / "state")
-    return int(newest.name.split("-")[1]) if newest else 0
+    newest = newest_state(folder / STATE)
+    return update_of(newest) if newest else 0
 
 
 @contextmanager

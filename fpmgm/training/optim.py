@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ class OptimConfig:
     weight_decay: float = 0.0
     warmup: int = 2500
     """Updates over which the learning rate rises from 0."""
-    decay: str = "constant"
+    decay: Literal["constant", "cosine"] = "constant"
     """After the warm-up: `constant`, or `cosine` down to 0 at the last update."""
     injection_lr: float = 1.0
     """The learning rate of the injection as a multiple of lr. Unused by a plain stack."""

@@ -1,21 +1,28 @@
-"""The state of a run on disk: written beside its place and renamed, so that a kill at any moment leaves a whole one.
+"""The state of a run on disk: written whole or not at all, so that a kill or a power cut leaves the one before.
 
 No pickle: tensors as safetensors, the rest as JSON.
 """
 
 import json
-import os
-import shutil
+import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from fpmgm.checkpoint import write_tensors
+from fpmgm.files import whole_folder, write_tensors
+from fpmgm.schema import read_json
+
+UPDATE = r"update-(\d{8,12})"
+"""The names of states and snapshots; whatever else lies beside them is not ours."""
+STATE_FILES = ("state.safetensors", "state.json")
+Kind = tuple[tuple[int, ...], torch.dtype]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +48,7 @@ class TrainState:
 
     def load(self, tensors: dict[str, Tensor], num_averaged: int) -> None:
         """Take over saved tensors, all or none."""
-        expected = {f"model.{name}": tensor.shape for name, tensor in self.model.state_dict().items()}
-        saved = {name: tensor.shape for name, tensor in tensors.items() if name.startswith("model.")}
-        if expected != saved:
-            raise ValueError(_difference(expected, saved))
+        self._check(tensors)
         self.model.load_state_dict(_below("model.", tensors))
         self.ema.module.load_state_dict(_below("ema.", tensors))
         self.ema.n_averaged.fill_(num_averaged)
@@ -57,64 +61,135 @@ class TrainState:
                 key: value if key == "step" else value.to(parameter.device) for key, value in found.items()
             }
 
+    def _check(self, tensors: dict[str, Tensor]) -> None:
+        """A ValueError if a tensor is missing, left over, or of another shape or type."""
+        modules = {"model": self.model, "ema": self.ema.module, "teacher": self.teacher}
+        expected = {
+            f"{prefix}.{name}": _kind(tensor)
+            for prefix, module in modules.items()
+            if module is not None
+            for name, tensor in module.state_dict().items()
+        }
+        saved = {name: _kind(tensor) for name, tensor in tensors.items()}
+        for name, parameter in self.model.named_parameters():
+            moments = {f"optimiser.{key}.{name}": _kind(parameter) for key in ("exp_avg", "exp_avg_sq")}
+            moments[f"optimiser.step.{name}"] = ((), torch.float32)
+            if moments.keys() & saved.keys():  # a weight that no loss depends on has none
+                expected |= moments
+        if expected != saved:
+            raise ValueError(_difference(expected, saved))
+
 
 def save_state(folder: Path, state: TrainState, update: int, **about: Any) -> None:
-    """Write the state after `update` updates into folder/update-N and remove the one before."""
-    folder.mkdir(parents=True, exist_ok=True)
-    final, scratch = folder / f"update-{update:08d}", folder / f".update-{update:08d}.{os.getpid()}"
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir()
-    try:
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors().items()}
+    """Write the state after `update` updates into folder/update-N and remove those before."""
+    final = folder / f"update-{update:08d}"
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors().items()}
+    about = {
+        "update": update,
+        "num_averaged": int(state.ema.n_averaged),
+        "num_tensors": len(tensors),
+        **about,
+    }
+    with whole_folder(final, STATE_FILES) as scratch:
         write_tensors(tensors, scratch / "state.safetensors")
-        about = {"update": update, "num_averaged": int(state.ema.n_averaged), **about}
         (scratch / "state.json").write_text(json.dumps(about, indent=1))
-        for file in scratch.iterdir():
-            _flush(file)
-        shutil.rmtree(final, ignore_errors=True)
-        os.replace(scratch, final)
-        _flush(folder)
-    except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
-        raise
-    for old in folder.iterdir():
-        if old != final:
-            shutil.rmtree(old, ignore_errors=True)
+    remove_states_before(folder, update)
+
+
+def remove_states_before(folder: Path, update: int) -> None:
+    """Remove the states of earlier updates; what others put beside them stays."""
+    for old in states(folder):
+        if update_of(old) < update:
+            _remove(old)
+
+
+def update_of(path: Path) -> int:
+    """The update that a folder update-N is of."""
+    found = re.fullmatch(UPDATE, path.name)
+    assert found
+    return int(found[1])
+
+
+def folders_by_update(folder: Path) -> list[Path]:
+    """The folders update-N of a folder, the latest first."""
+    found = [path for path in folder.glob("update-*") if re.fullmatch(UPDATE, path.name) and path.is_dir()]
+    return sorted(found, key=update_of, reverse=True)
+
+
+def states(folder: Path) -> list[Path]:
+    """The folders of the states that are there, the latest first."""
+    return [path for path in folders_by_update(folder) if any((path / name).exists() for name in STATE_FILES)]
 
 
 def newest_state(folder: Path) -> Path | None:
-    """The folder of the last whole state, or None."""
-    return max(folder.glob("update-*"), default=None)
+    """The folder of the last state, or None."""
+    return next(iter(states(folder)), None)
 
 
-def load_state(path: Path, state: TrainState) -> int:
-    """Take over a saved state; returns the number of updates it had done."""
-    about = json.loads((path / "state.json").read_text())
-    state.load(load_file(path / "state.safetensors"), about["num_averaged"])
-    return int(about["update"])
+def load_newest(folder: Path, state: TrainState, *, is_told: bool = True) -> dict[str, Any] | None:
+    """Take over the last state that is whole; returns what its state.json says, or None if there is no state.
+
+    Damaged states are said on stderr and passed over. If all are damaged there is a ValueError.
+    """
+    reasons = []
+    for path in states(folder):
+        try:
+            about = load_state(path, state)
+        except ValueError as error:
+            reasons.append(str(error))
+            continue
+        for reason in reasons if is_told else ():
+            print(f"{reason}; the run goes on from {path}", file=sys.stderr)
+        return about
+    if reasons:
+        raise ValueError(f"{reasons[0]}; there is no other state to go on from: restore it, or give another --out")
+    return None
 
 
-def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The rows of a run's metrics.jsonl, one an update."""
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+def load_state(path: Path, state: TrainState) -> dict[str, Any]:
+    """Take over a saved state; returns what its state.json says."""
+    about = read_about(path)
+    try:
+        tensors = load_file(path / "state.safetensors")
+        if about.get("num_tensors", len(tensors)) != len(tensors):
+            raise ValueError(f"it has {len(tensors)} tensors and should have {about['num_tensors']}")
+        state.load(tensors, about["num_averaged"])
+    except FileNotFoundError:
+        raise ValueError(f"the state {path} is damaged: it has no state.safetensors") from None
+    except (ValueError, SafetensorError) as error:
+        raise ValueError(f"the state {path} is damaged or of another run: {error}") from error
+    return about
+
+
+def read_about(path: Path) -> dict[str, Any]:
+    """The state.json of a state, checked."""
+    file = path / "state.json"
+    if not file.is_file():
+        raise ValueError(f"the state {path} is damaged: it has no state.json")
+    about = read_json(file)
+    number = about.get("num_averaged")
+    if about.get("update") != update_of(path) or type(number) is not int or not 0 <= number < 1 << 62:
+        raise ValueError(f"{file} is damaged: it does not tell the update of its folder and the average's number")
+    return about
+
+
+def _remove(state: Path) -> None:
+    """Remove a state, and its folder unless somebody else has put files there."""
+    for name in STATE_FILES:
+        (state / name).unlink(missing_ok=True)
+    if not any(state.iterdir()):
+        state.rmdir()
 
 
 def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def _difference(expected: dict[str, torch.Size], saved: dict[str, torch.Size]) -> str:
+def _kind(tensor: Tensor) -> Kind:
+    return tuple(tensor.shape), tensor.dtype
+
+
+def _difference(expected: dict[str, Kind], saved: dict[str, Kind]) -> str:
     name = sorted(n for n in {*expected, *saved} if expected.get(n) != saved.get(n))[0]
-    shapes = [str(tuple(s[name])) if name in s else "absent" for s in (saved, expected)]
-    return (
-        f"the saved run has another shape: {name.removeprefix('model.')} is {shapes[0]} there and {shapes[1]} here; "
-        "give the same model settings, or another --out"
-    )
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    kinds = [f"{list(k[name][0])} {k[name][1]}" if name in k else "absent" for k in (saved, expected)]
+    return f"{name} is {kinds[0]} there and {kinds[1]} here"

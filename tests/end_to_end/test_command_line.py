@@ -14,6 +14,7 @@ import torch
 import fpmgm
 from fpmgm import __version__
 from fpmgm.__main__ import main
+from fpmgm.recipes import ABOUT, RECIPES
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,11 +58,13 @@ def test_a_reader_that_leaves_early_gets_no_traceback() -> None:
         (["quickstart", "--num-samples", "many"], "--num-samples: invalid literal for int() with base 10: 'many'"),
         (["quickstart", "--num-samples", "0"], "num_samples is 0"),
         (["quickstart", "--svg", "/no/such/folder/x.svg"], "svg is /no/such/folder/x.svg; its folder does not exist"),
-        (["train"], "train needs a recipe: text-mini,"),
         (["train", "text-mni"], "unknown recipe 'text-mni'; did you mean 'text-mini'?"),
         (["train", "text-mini", "--optim.ler", "1"], "did you mean --optim.lr?"),
         (["train", "text-mini", "--model.injection", "liner", "--out", "OUT"], "did you mean 'linear'?"),
-        (["train", "text-mini", "--data.packing", "wrapp"], "unknown packing 'wrapp'; did you mean 'wrap'?"),
+        (
+            ["train", "text-mini", "--data.packing", "wrapp"],
+            "'--data.packing'. Expected one of ('wrap', 'pad')",
+        ),
         (["train", "text-mini", "--data.source", "EMPTY", "--out", "OUT"], "holds 0 tokens"),
         (["train", "text-mini", "--data.source", "BINARY", "--out", "OUT"], "is binary, not text"),
         (["train", "text-mini", "--data.source", "NOWHERE", "--out", "OUT"], "no data at"),
@@ -108,11 +111,24 @@ def test_help_lists_the_commands_and_version_prints_the_version(capsys: pytest.C
     assert capsys.readouterr().out == f"fpmgm {__version__}\n"
 
 
+@pytest.mark.parametrize("arguments", [["train"], ["train", "--help"], ["train", "-h"]])
+def test_train_without_a_recipe_lists_them_with_a_line_each(
+    capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert list(ABOUT) == ["mine", *RECIPES]
+    for name, about in ABOUT.items():
+        assert re.search(rf"^  {name} +{re.escape(about)}$", printed, flags=re.MULTILINE)
+    assert "fpmgm train RECIPE --help" in printed
+    assert max(map(len, printed.splitlines())) <= 100
+
+
 def test_the_python_of_the_readme_runs() -> None:
     readme = (ROOT / "README.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)
-    assert len(blocks) == 2
-    for block in blocks:
+    assert len(blocks) == 3
+    for block in (blocks[0], blocks[2]):
         scope: dict[str, Any] = {}
         exec(block, scope)
         out = scope["out"]
@@ -121,6 +137,28 @@ def test_the_python_of_the_readme_runs() -> None:
         assert len(rows) == 2
         assert torch.as_tensor(out.block_evals).unique().tolist() == [96]
         assert not (rows == mask_id).any()
+
+
+@pytest.mark.slow
+def test_the_python_of_the_readme_that_measures_and_trains_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FPMGM_CACHE", str(tmp_path / "cache"))
+    lines = (f"line {i} of a poem about the {word}\n" for i in range(1500) for word in ("sea", "sky", "old oak"))
+    (tmp_path / "my.txt").write_text("".join(lines))
+    _, block, _ = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    assert "updates=200" in block
+    scope: dict[str, Any] = {}
+    small = "updates=2, batch_size=2, validation_sequences=4"
+    exec(block.replace("updates=200", small), scope)
+    assert [row.block_evals for row in scope["found"].samples] == [24]
+    assert scope["found"].validation[0].measured_on.endswith("tokens of my.txt (the model was trained on poetry)")
+    assert len({row.sampling.steps for row in scope["rows"]}) == len(scope["rows"]) > 3
+    assert scope["run"].updates == 2
+    data = fpmgm.load(scope["run"].model).data
+    assert data is not None
+    assert data.name.endswith("my.txt")
 
 
 def test_the_readme_opens_with_exactly_two_commands_and_ci_runs_the_second() -> None:

@@ -17,10 +17,12 @@ from torch import Tensor
 
 import fpmgm
 from fpmgm.__main__ import main
+from fpmgm.backbones.dit import as_mdlm
 from fpmgm.checkpoint import Model
 from fpmgm.data.text import train_bpe
 from fpmgm.denoiser import Denoiser
-from fpmgm.layer_map import LayerMap
+from fpmgm.evaluation.held_out import text_codec
+from fpmgm.interop.layer_map import LayerMap
 from tests.conftest import SMALL, Build
 from tests.published import hub_config, hydra_config, mdlm_tensors, write_hub, write_lightning
 
@@ -31,25 +33,28 @@ CHANGES: dict[str, Any] = {"num_pre": 4, "num_fp": 0, "num_post": 0}
 def plain(text_model: Model, small_model: Build) -> Model:
     """A plain stack of 4 blocks with a tokenizer."""
     sizes = {name: getattr(text_model.config, name) for name in ("vocab_size", "mask_id", "length")}
-    return replace(text_model, denoiser=small_model(**CHANGES, **sizes), config=replace(text_model.config, **CHANGES))
+    return replace(
+        text_model, denoiser=small_model(**CHANGES, **sizes), config=replace(as_mdlm(text_model.config), **CHANGES)
+    )
 
 
 @pytest.fixture
 def places(plain: Model, tmp_path: Path) -> dict[str, Path]:
     """The same model in every format, and the tokenizer."""
     plain.save(tmp_path / "ours")
-    tensors = mdlm_tensors(plain.denoiser, plain.config)
-    doubled = mdlm_tensors(plain.denoiser, plain.config, "backbone.backbone.")
+    config = as_mdlm(plain.config)
+    tensors = mdlm_tensors(plain.denoiser, config)
+    doubled = mdlm_tensors(plain.denoiser, config, "backbone.backbone.")
     shadows = [tensor for name, tensor in tensors.items() if not name.endswith("inv_freq")]
     noisy = {name: tensor + ("inv_freq" not in name) for name, tensor in tensors.items()}
     average = {"decay": 0.9999, "num_updates": 9, "shadow_params": shadows}
     tokenizer = tmp_path / "tokenizer.json"
-    tokenizer.write_text(plain.tokenizer)
+    tokenizer.write_text(text_codec(plain).content)
     return {
         "ours": tmp_path / "ours",
-        "mdlm": write_hub(tmp_path / "mdlm", tensors, hub_config(plain.config), plain.tokenizer),
-        "sdtt": write_hub(tmp_path / "sdtt", doubled, hydra_config(plain.config)),
-        "lightning": write_lightning(tmp_path / "x.ckpt", {"state_dict": noisy, "ema": average}, plain.config),
+        "mdlm": write_hub(tmp_path / "mdlm", tensors, hub_config(config), text_codec(plain).content),
+        "sdtt": write_hub(tmp_path / "sdtt", doubled, hydra_config(config)),
+        "lightning": write_lightning(tmp_path / "x.ckpt", {"state_dict": noisy, "ema": average}, config),
         "tokenizer": tokenizer,
     }
 
@@ -72,8 +77,8 @@ def test_every_format_becomes_an_mdlm_with_its_logits_and_goes_back(
     source, *options = arguments_for(places, format)
     assert main(["convert", source, str(tmp_path / "out"), "--map", "none", *options]) == 0
     model = fpmgm.load(tmp_path / "out")
-    assert model.config == replace(plain.config, dropout=model.config.dropout)
-    assert model.tokenizer == plain.tokenizer
+    assert model.config == replace(as_mdlm(plain.config), dropout=as_mdlm(model.config).dropout)
+    assert model.codec == plain.codec
     torch.testing.assert_close(logits(model.denoiser), logits(plain.denoiser), atol=1e-5, rtol=0)
     assert main(["convert", str(tmp_path / "out"), str(tmp_path / "back"), "--to", "mdlm"]) == 0
     assert main(["convert", str(tmp_path / "back"), str(tmp_path / "again"), "--map", "none"]) == 0
@@ -122,7 +127,7 @@ def test_json_says_what_was_used(
 def test_a_checkpoint_without_an_average_says_so(
     plain: Model, places: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tensors = mdlm_tensors(plain.denoiser, plain.config)
+    tensors = mdlm_tensors(plain.denoiser, as_mdlm(plain.config))
     file = write_lightning(tmp_path / "raw.ckpt", {"state_dict": tensors})
     options = ["--tokenizer", str(places["tokenizer"]), "--length", "24"]
     assert main(["convert", str(file), str(tmp_path / "out"), "--map", "none", *options]) == 0
@@ -153,8 +158,8 @@ def test_gpt2s_vocabulary_brings_its_tokenizer_if_that_can_be_had(
     monkeypatch.setattr("fpmgm.commands.convert.fetch", fetch)
     assert main(["convert", str(folder), str(tmp_path / "out"), "--map", "none"]) == 0
     model = fpmgm.load(tmp_path / "out")
-    assert model.config.mask_id == 50257
-    assert bool(model.tokenizer) == can_be_had
+    assert model.config.vocabulary.mask_id == 50257
+    assert (model.codec is not None) == can_be_had
     said = "tokenizer gpt2, by the number of symbols" if can_be_had else "no tokenizer: gpt2 cannot be had now (no net"
     assert said in capsys.readouterr().out
 
@@ -178,7 +183,7 @@ def gpt2_like() -> str:
         (["MDLM", "OUT", "--map", "1/2/5"], "names layer 5, but the source has layers 1 to 4"),
         (["OURS", "OUT", "--map", "1-6-12"], "the layer map is '1-6-12'; write pre/fixed-point/post layers"),
         (["OURS", "OUT", "--map", "0/1/2"], "names layer 0; layers count from 1"),
-        (["OURS", "OUT", "--injection", "mpl"], "unknown injection 'mpl'; did you mean 'mlp'?"),
+        (["OURS", "OUT", "--injection", "mpl"], "did you mean 'mlp'?"),
         (["OURS", "OUT", "--to", "mdml"], "unknown format 'mdml'; did you mean 'mdlm'?"),
         (["OURS", "OUT", "--to", "mdlm", "--map", "1/2/4"], "has no form in MDLM's naming; use --map none"),
         (["OURS", "OUT", "--map", "none", "--a", "1"], "a, b and injection are for fixed-point models"),
@@ -239,10 +244,11 @@ def write_bad_sources(words: dict[str, Path], plain: Model, text_model: Model) -
     words["TEXT"].write_text("text")
     train_bpe(iter(["a"]), 258).save(str(words["OTHER"]))
     words["TRUNCATED"].write_bytes(words["CKPT"].read_bytes()[:-500])
-    tensors = dict(mdlm_tensors(plain.denoiser, plain.config))
-    write_lightning(words["TRAP"], {"state_dict": tensors, "x": Trap()}, plain.config)
+    config = as_mdlm(plain.config)
+    tensors = dict(mdlm_tensors(plain.denoiser, config))
+    write_lightning(words["TRAP"], {"state_dict": tensors, "x": Trap()}, config)
     tensors["backbone.blocks.2.norm.weight"] = tensors.pop("backbone.blocks.2.norm1.weight")
-    write_lightning(words["MISSING"], {"state_dict": tensors}, plain.config)
+    write_lightning(words["MISSING"], {"state_dict": tensors}, config)
     words["FOLDER"].mkdir()
     (words["FOLDER"] / "weights.pt").touch()
 

@@ -72,7 +72,7 @@ def hub() -> Iterator[Hub]:
 
 
 def test_push_uploads_every_file_of_a_model_folder(hub: Hub, small_model: Build, tmp_path: Path) -> None:
-    Model(denoiser=small_model(), config=SMALL, tokenizer="", card="# a card\n").save(tmp_path / "model")
+    Model(denoiser=small_model(), config=SMALL, card="# a card\n").save(tmp_path / "model")
     environment = {
         "HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}",
         "HF_TOKEN": "hf_" + "x" * 30,
@@ -97,7 +97,7 @@ def test_a_broken_model_or_a_wrong_name_is_refused_before_anything_is_sent(
 ) -> None:
     from fpmgm.__main__ import main
 
-    Model(denoiser=small_model(), config=SMALL, tokenizer="").save(tmp_path / "model")
+    Model(denoiser=small_model(), config=SMALL).save(tmp_path / "model")
     assert main(["push", str(tmp_path / "model"), "poet"]) == 2
     assert "a hub repository is written owner/name" in capsys.readouterr().err
     (tmp_path / "model" / "model.safetensors").write_bytes(b"broken")

@@ -8,55 +8,74 @@ from pathlib import Path
 import pytest
 
 import fpmgm
+from scripts.architecture import PICTURE, imported_by, module_of, picture
 
 PACKAGE = Path(fpmgm.__file__).parent
 ROOT = PACKAGE.parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = [
-    {"types", "names", "symbols", "provenance", "layer_map", "pickled"},
+    {"types", "names", "schema", "hub", "progress", "provenance", "places", "files"},
+    {"devices", "symbols"},
     {"randomness", "draws", "masking", "head_loss", "share"},
     {"solvers", "reuse", "transitions", "budget"},
+    {"remasking"},
     {"gradients", "injection"},
     {"denoiser"},
     {"backbones"},
-    {"sampling", "objectives", "checkpoint"},
-    {"teachers"},
-    {"consistency", "sdtt"},
-    {"generation", "data", "foreign", "convert"},
+    {"sampling", "objectives", "codecs"},
+    {"post_training", "data"},
+    {"checkpoint"},
+    {"generation", "interop"},
     {"evaluation", "replay"},
     {"training", "analysis"},
     {"recipes"},
+    {"experiments"},
     {"quickstart", "commands"},
     {"__main__"},
 ]
 """A file may import from the layers above its own; within a layer files do not know each other."""
+
+FRAME = ["sampling.py", "generation.py", "training/loop.py", "training/card.py", "evaluation/sweep.py"]
+FRAME += ["experiments/contest.py"]
+"""What works with any kind of data and network."""
+SPECIAL = {"codecs.text", "data.text", "data.sources", "data.stories", "data.stories_text", "backbones.dit", "symbols"}
+SPECIAL |= {f"evaluation.{name}" for name in ("text", "judges", "likelihood", "mauve", "ngram", "diversity")}
+SPECIAL |= {"evaluation.stories_judge"}
+"""What knows that data is text, or that the network is MDLM's."""
 
 
 def layer_of(name: str) -> int:
     return next(index for index, layer in enumerate(LAYERS) if name in layer)
 
 
-def module_of(path: Path) -> str:
-    """The first name below the package: a file's own, or its folder's."""
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+def names_imported_by(path: Path) -> set[str]:
+    """All that a file imports from the package, as `module.name`."""
+    return {
+        f"{node.module}.{alias.name}".removeprefix("fpmgm.")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fpmgm")
+        for alias in node.names
+    }
 
 
-def imports_of(path: Path) -> set[str]:
-    """The fpmgm modules that a file imports, found without running it; `__init__` for the package itself."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            parts = (node.module or "").split(".")
-            if parts == ["fpmgm"]:
-                found |= {alias.name if (PACKAGE / alias.name).exists() else "__init__" for alias in node.names}
-            elif parts[0] == "fpmgm":
-                found.add(parts[1])
-        elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names if alias.name.split(".")[0] == "fpmgm"]
-            found |= {[*name.split("."), "__init__"][1] for name in names}
-    return found
+@pytest.mark.parametrize("name", FRAME)
+def test_the_frame_names_neither_text_nor_images(name: str) -> None:
+    found = names_imported_by(PACKAGE / name)
+    assert not [each for each in found if each.rpartition(".")[0] in SPECIAL or each in SPECIAL]
+    assert not [each for each in found if each.rpartition(".")[2].startswith(("Text", "Image", "MDLM"))]
+
+
+def test_the_drawing_of_the_architecture_is_that_of_the_imports() -> None:
+    assert PICTURE.read_text() == picture(), "run python scripts/architecture.py"
+
+
+def test_there_is_one_sampling_loop_and_one_training_loop() -> None:
+    """Steps call `fixed_point_map` through the sampler or the forward pass; only one file steps an optimiser."""
+    texts = {str(path.relative_to(PACKAGE)): path.read_text() for path in FILES}
+    assert [name for name, text in texts.items() if "transition.write(" in text] == ["sampling.py"]
+    stepping = {name for name, text in texts.items() if "optimiser.step()" in text}
+    assert stepping == {"training/loop.py", "experiments/workloads.py"}  # the second is what benchmarks time
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
@@ -69,7 +88,7 @@ def test_files_import_only_from_the_layers_above_them(path: Path) -> None:
         allowed.add(module)  # files of one folder may know each other
     if module == "__main__":
         allowed.add("__init__")
-    assert imports_of(path) <= allowed
+    assert imported_by(path) <= allowed
 
 
 def test_every_module_has_its_layer() -> None:
@@ -90,7 +109,7 @@ def test_the_public_names_are_spelled_out_and_there() -> None:
     imported = {
         alias.name
         for node in ast.walk(ast.parse((PACKAGE / "__init__.py").read_text()))
-        if isinstance(node, ast.ImportFrom)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fpmgm.")
         for alias in node.names
     }
     assert imported == set(fpmgm.__all__)
@@ -114,6 +133,19 @@ def test_importing_fpmgm_imports_torch_and_nothing_heavier() -> None:
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "torch" in loaded
     assert heavy.isdisjoint(loaded)
+
+
+def test_functions_that_need_more_than_torch_come_when_they_are_asked_for() -> None:
+    assert set(fpmgm.LATE) <= {*fpmgm.__all__, *dir(fpmgm)}
+    for name, module in fpmgm.LATE.items():
+        assert getattr(fpmgm, name).__module__ == module
+    with pytest.raises(AttributeError, match="has no attribute 'trian'"):
+        fpmgm.__getattr__("trian")
+
+
+def test_scripts_and_benchmarks_import_the_library_and_no_command() -> None:
+    for path in (*ROOT.glob("scripts/*.py"), *ROOT.glob("benchmarks/*.py")):
+        assert "commands" not in imported_by(path), path
 
 
 def test_the_readme_shows_every_file_of_the_method() -> None:

@@ -4,27 +4,31 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from fpmgm.checkpoint import find_folder, load, read_config
-from fpmgm.commands.evaluate import VALIDATION_ITERS, announce
-from fpmgm.evaluation.held_out import held_out_sequences, text_for
-from fpmgm.evaluation.judges import load_judge
-from fpmgm.evaluation.likelihood import perplexity
+from fpmgm.checkpoint import find_folder, load, read_config, weights_of
+from fpmgm.evaluation.cells import Cell
+from fpmgm.evaluation.evaluator import Evaluator, evaluator_for
+from fpmgm.evaluation.held_out import HELD_OUT, data_for
+from fpmgm.evaluation.intervals import Interval
 from fpmgm.evaluation.matched import is_near
 from fpmgm.evaluation.plots import lines_by_update, quality_against_cost
-from fpmgm.evaluation.sweep import Cell, Protocol, Row, append_row, read_rows, run_sweep, weights_of
-from fpmgm.evaluation.tables import Column, markdown
+from fpmgm.evaluation.rows import Row, append, read_lines
+from fpmgm.evaluation.side_by_side import VALIDATION_ITERS
+from fpmgm.evaluation.sweep import Protocol, announce, run_sweep
+from fpmgm.evaluation.tables import Column, Noted, markdown
 from fpmgm.generation import Sampling
 from fpmgm.names import slug
+from fpmgm.post_training.consistency import SELF, Consistency
 from fpmgm.provenance import provenance
 from fpmgm.recipes import RECIPES
+from fpmgm.reuse import ReuseName
+from fpmgm.schema import field_value
 from fpmgm.share import Result, share
-from fpmgm.training.config import SELF, ConsistencyConfig
 from fpmgm.training.loop import train
-from fpmgm.training.state import read_metrics
+from fpmgm.training.metrics import read_metrics
 
-REUSES = ("none", "full", "three-state")
+REUSES: tuple[ReuseName, ...] = ("none", "full", "three-state")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +63,7 @@ class Contestant:
 
 
 PAPERS_STAGE: dict[str, Any] = {
-    "consistency": ConsistencyConfig(weight=0.1),
+    "objective": Consistency(weight=0.1),
     "optim": replace(RECIPES["text-mini-cofre"].optim, lr=3e-4, ema=0.95),
     "updates": 200,
     "validate_every": 50,
@@ -81,18 +85,18 @@ TEXT_MINI = (
 )
 
 
-def _try(recipe: str, name: str, field: str, settings: dict[str, Any], optim: dict[str, Any]) -> Contestant:
+def _try(recipe: str, name: str, settings: dict[str, Any], optim: dict[str, Any]) -> Contestant:
     base = RECIPES[recipe]
-    changes = {field: replace(getattr(base, field), **settings), "optim": replace(base.optim, **optim)}
+    changes = {"objective": replace(base.objective, **settings), "optim": replace(base.optim, **optim)}
     return Contestant(name=name, recipe=recipe, changes=changes, is_headline=True)
 
 
 def _l_cons(name: str, settings: dict[str, Any], **optim: Any) -> Contestant:
-    return _try("text-mini-cofre", f"L_CONS, {name}", "consistency", settings, optim)
+    return _try("text-mini-cofre", f"L_CONS, {name}", settings, optim)
 
 
 def _sdtt(name: str, settings: dict[str, Any], **optim: Any) -> Contestant:
-    return _try("text-mini-sdtt", f"SDTT, {name}", "sdtt", settings, optim)
+    return _try("text-mini-sdtt", f"SDTT, {name}", settings, optim)
 
 
 TUNING = (
@@ -126,11 +130,27 @@ class Line(NamedTuple):
     """A line of a table: models of one kind, by seed, sampled with one kind of reuse."""
 
     name: str
-    reuse: str
+    reuse: ReuseName
     models: list[str]
     is_usual: bool
     """Whether it is judged twice and its entropy matched."""
     num_samples: int
+
+
+class Entry(NamedTuple):
+    """A row, and the line of the table that it belongs to."""
+
+    line: Line
+    row: Row
+
+
+class TableLine(NamedTuple):
+    """A line as the table shows it."""
+
+    name: str
+    reuse: str
+    cells: dict[int, Noted]
+    """By budget."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,18 +163,22 @@ class Contest:
     contestants: tuple[Contestant, ...] = TEXT_MINI
     """Entropies are matched to the first one's."""
     budgets: tuple[int, ...] = (24, 48, 96, 192, 384)
-    reuses: tuple[str, ...] = REUSES
+    reuses: tuple[ReuseName, ...] = REUSES
     """How models with a fixed point are sampled; all seeds as usual (three-state), the first seed with the others."""
     num_samples: int = 86
     """Samples a cell and model of the headline lines with their usual reuse: three seeds are 258."""
     num_rest: int = 128
     """Samples a cell of the others."""
+    kind: str = "text"
+    """What the models write."""
     judge: str = ""
     second_judge: str = "smollm2"
     """Who judges all lines with their usual reuse too; empty: nobody."""
-    knob: str = "temperature"
+    knob: Literal["temperature", "top_p"] = "temperature"
     """What is turned until entropies meet."""
     seed: int = 0
+    device: str = "auto"
+    dtype: str = "float32"
 
     def __post_init__(self) -> None:
         for num_samples in (self.num_samples, self.num_rest):
@@ -173,15 +197,15 @@ class Contest:
     def run(self) -> str:
         """Train, measure and write, together with whoever else does; returns the Markdown of the report."""
         for judge in filter(None, (self.judge, self.second_judge)):
-            load_judge(judge)  # one that is not there is found before hours of training
+            self._evaluator(judge).judged_by()  # one that is not there is found before hours of training
         models = self._models()
         lines = [line for contestant in self.contestants for line in self._lines(contestant, models[contestant.name])]
         validation = {
-            contestant.name: self._validations(models[contestant.name], RECIPES[contestant.recipe].data.source)
+            contestant.name: self._validations(models[contestant.name], RECIPES[contestant.recipe].data.name)
             for contestant in self.contestants
         }
         found = self._share(lines, self._judged)
-        rows, second = ([row for own in found for row in own[index]] for index in range(2))
+        rows, second = ([entry for own in found for entry in own[index]] for index in range(2))
         parts = [_validation_table(validation)]
         parts.append(f"### Generative perplexity (entropy), judge: {self.judge or 'none'}\n\n{self._table(rows)}")
         parts += self._pictures(rows)
@@ -191,8 +215,11 @@ class Contest:
         usual = [line for line in lines if line.is_usual]
         matched = self._share(usual, partial(self._matched, entropies))
         title = f"### Matched: {self.knob} turned until the entropy is that of {self.reference} at the budget"
-        parts.append(f"{title}\n\n{self._table([row for own in matched for row in own])}")
+        parts.append(f"{title}\n\n{self._table([entry for own in matched for entry in own])}")
         return "\n\n".join(parts)
+
+    def _evaluator(self, judge: str) -> Evaluator:
+        return evaluator_for(self.kind, judge=judge, device=self.device)
 
     def _lines(self, contestant: Contestant, models: list[str]) -> Iterator[Line]:
         usual = _usual_reuse(models[0])
@@ -216,57 +243,60 @@ class Contest:
         }
         return list(share(work, self.claims).values())
 
-    def _judged(self, line: Line, model: str) -> tuple[list[Row], list[Row]]:
+    def _judged(self, line: Line, model: str) -> tuple[list[Entry], list[Entry]]:
         """By the judge and, with the usual reuse, by the second, while the samples are at hand."""
         cells = [self._cell(line, model, budget) for budget in self.budgets]
         first = self._measure(line, cells, self.judge)
         is_read = self.second_judge and line.is_usual
         return first, self._measure(line, cells, self.second_judge) if is_read else []
 
-    def _matched(self, entropies: dict[int, float], line: Line, model: str) -> list[Row]:
+    def _matched(self, entropies: dict[int, float], line: Line, model: str) -> list[Entry]:
         """At those entropies: nothing is turned where they are met already; a search starts where the last ended."""
-        rows: list[Row] = []
+        entries: list[Entry] = []
         setting = 1.0
         for budget in self.budgets:
             cell = self._cell(line, model, budget)
-            [row] = self._measure(line, [cell], self.judge)
-            if not is_near(row["metrics"]["entropy"]["value"], entropies[budget]):
+            [entry] = self._measure(line, [cell], self.judge)
+            if not is_near(entry.row.metrics["entropy"].value, entropies[budget]):
                 turned = replace(cell, knob=self.knob, entropy=entropies[budget], search_from=setting)
-                [row] = self._measure(line, [turned], self.judge)
-                setting = row["sampling"][self.knob]
-            rows.append(row)
-        return rows
+                [entry] = self._measure(line, [turned], self.judge)
+                setting = getattr(entry.row.sampling, self.knob)
+            entries.append(entry)
+        return entries
 
     def _cell(self, line: Line, model: str, budget: int) -> Cell:
         seed = self.seed + line.models.index(model)  # seeds of training are seeds of sampling too
         return Cell(model=model, sampling=Sampling(budget=budget, reuse=line.reuse, seed=seed))
 
-    def _measure(self, line: Line, cells: Sequence[Cell], judge: str) -> list[Row]:
-        """A row for every cell."""
-        protocol = Protocol(num_samples=line.num_samples, judge=judge)
+    def _measure(self, line: Line, cells: Sequence[Cell], judge: str) -> list[Entry]:
+        """An entry for every cell."""
+        protocol = Protocol(
+            num_samples=line.num_samples, evaluator=self._evaluator(judge), device=self.device, dtype=self.dtype
+        )
         rows = run_sweep(cells, protocol, self.folder / "contest.jsonl", on_cell=announce)
-        return [{**row, "line": (line.name, line.reuse), "budget": row["sampling"]["budget"]} for row in rows]
+        return [Entry(line, row) for row in rows]
 
-    def _entropies(self, rows: Sequence[Row]) -> dict[int, float]:
+    def _entropies(self, entries: Sequence[Entry]) -> dict[int, float]:
         """Of the reference, by budget: its first seed, and of several kinds of reuse the last."""
         by_budget: dict[int, float] = {}
-        first = next(row["model"] for row in rows if row["line"][0] == self.reference)
-        for row in rows:
-            if row["model"] == first:
-                by_budget[row["budget"]] = row["metrics"]["entropy"]["value"]
+        first = next(row.model for line, row in entries if line.name == self.reference)
+        for _, row in entries:
+            if row.model == first:
+                by_budget[row.budget] = row.metrics["entropy"].value
         return by_budget
 
-    def _table(self, rows: Sequence[Row]) -> str:
+    def _table(self, entries: Sequence[Entry]) -> str:
         lines: dict[tuple[str, str], dict[int, list[Row]]] = {}
-        for row in rows:
-            lines.setdefault(row["line"], {}).setdefault(row["budget"], []).append(row)
+        for line, row in entries:
+            lines.setdefault((line.name, line.reuse), {}).setdefault(row.budget, []).append(row)
         table = [
-            {"line": line, **{str(budget): over_seeds(own) for budget, own in by.items()}} for line, by in lines.items()
+            TableLine(*line, {budget: over_seeds(own) for budget, own in by.items()}) for line, by in lines.items()
         ]
+        primary = self._evaluator(self.judge).primary
         columns = [
-            Column(title="model", value=lambda row: row["line"][0]),
-            Column(title="reuse", value=lambda row: row["line"][1]),
-            *(_budget_column(budget) for budget in self.budgets),
+            Column(title="model", value=lambda line: line.name),
+            Column(title="reuse", value=lambda line: line.reuse),
+            *(_budget_column(budget, primary.best) for budget in self.budgets),
         ]
         return markdown(table, columns)
 
@@ -278,31 +308,35 @@ class Contest:
         return list(share(work, self.claims).values())
 
     def _validation(self, model: str, source: str) -> float:
-        """Validation perplexity on 512 held-out sequences, measured once for each set of weights."""
+        """The validation on 512 held-out sequences, measured once for each set of weights."""
         file = self.folder / "validation.jsonl"
         key = weights_of(model)
-        for row in read_rows(file):
-            if row["weights"] == key:
-                return float(row["value"])
+        for known in read_lines(file):
+            if known.get("weights") == key:
+                return float(field_value(known.get("value"), float, f"{file}: value"))
         loaded = load(model)
-        x = held_out_sequences(text_for(loaded, source), 512)
-        found = asdict(perplexity(loaded.denoiser, x, num_iters=VALIDATION_ITERS))
-        row = {"model": model, "weights": key, "num_iters": VALIDATION_ITERS, **found, **provenance()}
-        return float(append_row(file, row)["value"])
+        batch = data_for(loaded, source, HELD_OUT).measured(512).to(loaded.device)
+        found = self._evaluator("").validate(loaded.denoiser, batch, num_iters=VALIDATION_ITERS)
+        about = {"model": model, "weights": key, "num_iters": VALIDATION_ITERS}
+        append(file, {**about, **asdict(found), **provenance()})
+        return found.value
 
-    def _pictures(self, rows: Sequence[Row]) -> list[str]:
+    def _pictures(self, entries: Sequence[Entry]) -> list[str]:
         """Quality against cost with the usual reuse, over seeds, and the loss of the adaptations."""
-        name = "perplexity_per_sample" if self.judge else "entropy"
+        primary = self._evaluator(self.judge).primary
         by_cell: dict[tuple[str, int], list[Row]] = {}
-        for row in rows:
-            if row["line"][1] == _usual_reuse(row["model"]):
-                by_cell.setdefault((row["line"][0], row["budget"]), []).append(row)
-        shown = [{**own[0], "model": line, "metrics": {name: over_seeds(own)}} for (line, _), own in by_cell.items()]
-        title = "generative perplexity" if self.judge else "unigram entropy"
-        quality_against_cost(shown, name, title, self.folder / "contest")
+        for line, row in entries:
+            if line.is_usual:
+                by_cell.setdefault((line.name, row.budget), []).append(row)
+        shown = [
+            replace(own[0], model=line, metrics={primary.name: over_seeds(own)}) for (line, _), own in by_cell.items()
+        ]
+        quality_against_cost(shown, primary.name, primary.title, self.folder / "contest")
         found = ["![Quality against cost, three-state reuse; of three seeds their mean and span](contest.png)"]
         series = {
-            contestant.name: [(row["update"], row["base"]) for row in read_metrics(folder)]
+            contestant.name: [
+                (row["update"], row["base"] if "base" in row else row["loss"]) for row in read_metrics(folder)
+            ]
             for contestant in self.contestants
             for _, folder in contestant.folders(self.runs)
             if contestant.recipe.endswith("adapt")
@@ -313,25 +347,22 @@ class Contest:
         return found
 
 
-def over_seeds(rows: Sequence[Row]) -> dict[str, Any]:
+def over_seeds(rows: Sequence[Row]) -> Noted:
     """A metric with its interval, or the mean over seeds and all that their intervals span; the entropy beside it."""
-    name = "perplexity_per_sample" if "perplexity_per_sample" in rows[0]["metrics"] else "entropy"
-    values = [row["metrics"][name] for row in rows]
-    entropy = sum(row["metrics"]["entropy"]["value"] for row in rows) / len(rows)
-    is_met = all(row.get("matched", {}).get("is_met", True) for row in rows)
-    note = f"({entropy:.2f})" if is_met else f"({entropy:.2f}, not met)"
-    if len(rows) == 1:
-        return {**values[0], "note": note}
-    return {
-        "value": sum(value["value"] for value in values) / len(values),
-        "low": min(value["low"] for value in values),
-        "high": max(value["high"] for value in values),
-        "note": note,
-    }
+    name = "perplexity_per_sample" if "perplexity_per_sample" in rows[0].metrics else "entropy"
+    values: list[Interval] = [row.metrics[name] for row in rows]
+    entropy = sum(row.metrics["entropy"].value for row in rows) / len(rows)
+    is_met = all(row.matched is None or row.matched.is_met for row in rows)
+    return Noted(
+        value=sum(each.value for each in values) / len(values),
+        low=min(each.low for each in values),
+        high=max(each.high for each in values),
+        note=f"({entropy:.2f})" if is_met else f"({entropy:.2f}, not met)",
+    )
 
 
-def _budget_column(budget: int) -> Column:
-    return Column(title=f"{budget} blocks", value=lambda row: row.get(str(budget)), best="lowest")
+def _budget_column(budget: int, best: str) -> Column:
+    return Column(title=f"{budget} blocks", value=lambda line: line.cells.get(budget), best=best)
 
 
 def _validation_table(found: dict[str, list[float]]) -> str:
@@ -340,10 +371,10 @@ def _validation_table(found: dict[str, list[float]]) -> str:
     return "\n".join(lines)
 
 
-def _usual_reuse(model: str) -> str:
+def _usual_reuse(model: str) -> ReuseName:
     """The paper's: what pictures show, and what entropies are matched with."""
     return REUSES[-1] if _has_fixed_point(model) else REUSES[0]
 
 
 def _has_fixed_point(model: str) -> bool:
-    return read_config(find_folder(model)).num_fp > 0
+    return read_config(find_folder(model)).cost.fp > 0

@@ -15,10 +15,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from fpmgm.backbones.dit import MDLMConfig, mdlm, rotary_frequencies
-from fpmgm.checkpoint import KIND, Model, pickle_hint, read_json, whole_folder, write_tensors
+from fpmgm.backbones.dit import MDLMConfig, as_mdlm, mdlm, rotary_frequencies
+from fpmgm.checkpoint import MODEL_FILES, Model, check_place, pickle_hint
 from fpmgm.denoiser import Denoiser
-from fpmgm.pickled import Inert, read_pickled
+from fpmgm.files import whole_folder, write_tensors
+from fpmgm.interop.pickled import Inert, read_pickled
+from fpmgm.schema import read_json, read_text
 
 FREQUENCIES = "rotary_emb.inv_freq"
 WRAPPERS = ("module", "_orig_mod", "backbone")  # of DDP, torch.compile and Lightning, in any order and number
@@ -124,7 +126,7 @@ def load_foreign(source: Foreign, config: MDLMConfig) -> Denoiser:
 
 def write_hub_folder(model: Model, folder: Path) -> None:
     """Write a plain MDLM as the hub's MDLM repositories are: their tensor names, their settings."""
-    config = model.config
+    config = as_mdlm(model.config)
     check_hub_form(config)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.denoiser.state_dict().items()}
     tensors[f"backbone.{FREQUENCIES}"] = rotary_frequencies(config.width // config.num_heads)
@@ -140,11 +142,12 @@ def write_hub_folder(model: Model, folder: Path) -> None:
         "return_dict": False,
         "torch_dtype": "float32",
     }
-    with whole_folder(folder) as scratch:
+    check_place(folder)
+    with whole_folder(folder, MODEL_FILES) as scratch:
         write_tensors(tensors, scratch / "model.safetensors")
         (scratch / "config.json").write_text(json.dumps(settings, indent=1) + "\n")
-        if model.tokenizer:
-            (scratch / "tokenizer.json").write_text(model.tokenizer)
+        for name, content in (model.codec.files if model.codec else {}).items():
+            (scratch / name).write_bytes(content.encode() if isinstance(content, str) else content)
         (scratch / "README.md").write_text(model.card)
 
 
@@ -184,7 +187,8 @@ def _read_hub_folder(folder: Path) -> Foreign:
     else:
         kind = content.get("model_type")
         raise ValueError(
-            f"{folder / 'config.json'} is of another kind of model ({kind}); convert reads {KIND}, mdlm and SDTT's"
+            f"{folder / 'config.json'} is of another kind of model ({kind}); "
+            f"convert reads {MDLMConfig.model_type}, mdlm and SDTT's"
         )
     tokenizer = folder / "tokenizer.json"
     return Foreign(
@@ -192,7 +196,7 @@ def _read_hub_folder(folder: Path) -> Foreign:
         format=f"hub folder in {naming}'s naming",
         tensors=_by_mdlm_names(folder, _safe_tensors(folder)),
         settings=settings,
-        tokenizer=tokenizer.read_text() if tokenizer.is_file() else "",
+        tokenizer=read_text(tokenizer) if tokenizer.is_file() else "",
     )
 
 

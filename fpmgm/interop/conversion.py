@@ -3,13 +3,15 @@
 import math
 from dataclasses import replace
 
-from fpmgm.backbones.dit import MDLMConfig, mdlm
+from fpmgm.backbones import NetworkConfig
+from fpmgm.backbones.dit import as_mdlm
 from fpmgm.checkpoint import Model
-from fpmgm.layer_map import LayerMap
+from fpmgm.injection import InjectionName
+from fpmgm.interop.layer_map import LayerMap
 
 
 def to_fixed_point(
-    model: Model, layer_map: LayerMap, *, a: float = 0.5, b: float = 0.5, injection: str = "mlp"
+    model: Model, layer_map: LayerMap, *, a: float = 0.5, b: float = 0.5, injection: InjectionName = "mlp"
 ) -> Model:
     """The fixed-point model made of the mapped layers, with an injection that returns a h + b h_pre, exactly.
 
@@ -19,29 +21,30 @@ def to_fixed_point(
     check_map(model.config, layer_map)
     check_mix(a, b)
     config = replace(
-        model.config,
+        as_mdlm(model.config),
         num_pre=len(layer_map.pre),
         num_fp=len(layer_map.fp),
         num_post=len(layer_map.post),
         injection=injection,
     )
-    denoiser = mdlm(config)
+    denoiser = config.build()
     assert denoiser.injection is not None
     denoiser.injection.set_exact(a, b)
     source, weights = model.denoiser.state_dict(), denoiser.state_dict()
     for name, weight in weights.items():
         if name.startswith("backbone."):
             weight.copy_(source[_source_name(name, layer_map)])
-    return Model(denoiser=denoiser.eval(), config=config, tokenizer=model.tokenizer)
+    return Model(denoiser=denoiser.eval(), config=config, codec=model.codec, data=model.data)
 
 
-def check_map(config: MDLMConfig, layer_map: LayerMap) -> None:
+def check_map(config: NetworkConfig, layer_map: LayerMap) -> None:
     """Raise a ValueError if the network cannot be cut by that map."""
-    if config.num_fp:
+    as_mdlm(config)
+    if config.cost.fp:
         raise ValueError("the source has a fixed point already; a layer map cuts a plain stack")
     if config.is_causal:
         raise ValueError("the source is a causal model; a layer map cuts an MDLM")
-    layer_map.check_depth(config.num_pre)
+    layer_map.check_depth(config.cost.pre)
 
 
 def check_mix(a: float, b: float) -> None:

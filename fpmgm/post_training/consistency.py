@@ -5,7 +5,8 @@ The teacher is the network itself (the paper's L_CONS), its moving average, or a
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from jaxtyping import Bool
@@ -13,23 +14,24 @@ from torch import Generator, Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from fpmgm.denoiser import Denoiser
-from fpmgm.masking import cleaner_times, nested_below
+from fpmgm.masking import cleaner_times, mask_schedule_by_name, nested_below
 from fpmgm.names import choose
-from fpmgm.objectives import Losses, MaskedCrossEntropy, Noise, in_parts, not_padding
-from fpmgm.teachers import divergence, kl_backward, log_probabilities, teacher_features
-from fpmgm.types import Chosen, Features, Logits, PerChoice, PerSequence, Tokens
+from fpmgm.objectives import WHOLE, Losses, MaskedCrossEntropy, Moment, Noise, in_parts
+from fpmgm.post_training.teachers import divergence, kl_backward, log_probabilities, teacher_features
+from fpmgm.types import Batch, Chosen, Features, Logits, PerChoice, PerSequence, Places, Positions, Tokens
+
+SELF, EMA, INIT = "self", "ema", "init"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairNoise(Noise):
-    """The random numbers of a batch of nested pairs."""
+    """What was drawn for a batch of nested pairs."""
 
     t_cleaner: PerSequence
-    num_aligned: int  # positions of the whole batch that the distance is a mean over
+    cleaner: Tokens  # the cleaner input
+    aligned: Positions  # where the distance is measured, a part of `asked`
+    num_aligned: int  # of the whole batch
     weight: float  # of the distance, at this update
-
-    def rows(self, part: slice) -> "PairNoise":
-        return replace(self, t=self.t[part], u=self.u[part], t_cleaner=self.t_cleaner[part])
 
 
 def mse(student: Features, teacher: Features) -> PerChoice:
@@ -58,19 +60,25 @@ class Consistency:
 
     base: MaskedCrossEntropy = field(default_factory=MaskedCrossEntropy)
     weight: float = 0.1
-    warmup: int = 0
-    """Updates over which the weight rises from 0."""
-    distance: str = "mse"
+    warmup: float = 1 / 6
+    """The share of the run over which the weight rises from 0."""
+    teacher: str = SELF
+    """Who reads the cleaner input: `self` (L_CONS), `ema` (the moving average), or a frozen model: `init` (the one that
+    the run starts from), a bundled model, a folder or a hub id."""
+    distance: Literal["mse", "cosine", "projected-cosine", "kl", "kl-bwd"] = "mse"
     """Of what the head reads: `mse`, `cosine`. Of logits: `projected-cosine`, `kl` (teacher || student), `kl-bwd`."""
-    positions: str = "student-masked"
+    positions: Literal["student-masked", "both-masked"] = "student-masked"
     """Where: masked in the noisier input (`student-masked`, the paper), or in the cleaner one too (`both-masked`)."""
-    targets: str = "subs"
+    targets: Literal["subs", "raw"] = "subs"
     """What `kl` aims at where the teacher sees the token: that token (`subs`), or the teacher's logits (`raw`)."""
     temperature: float = 1.0
     """Divides the logits of both in `kl`, which is then multiplied by its square."""
     gap_min: float = 0.05
     gap_max: float = 0.30
     """The cleaner input is that of a time earlier by a gap drawn from this range."""
+
+    is_in_nats = True
+    is_cut_by_updates = False
 
     def __post_init__(self) -> None:
         choose("distance", self.distance, DISTANCES)
@@ -81,6 +89,8 @@ class Consistency:
                 raise ValueError(
                     f"the {name} of the consistency is {getattr(self, name)}; it must be above 0, and finite"
                 )
+        if not 0 <= self.warmup <= 1:
+            raise ValueError(f"the warmup of the consistency is {self.warmup}; it must be a share of the run, 0 to 1")
         if self.temperature != 1 and self.distance not in ("kl", "kl-bwd"):
             raise ValueError(f"temperature is for distance kl or kl-bwd, and distance is {self.distance}")
         if self.targets != "subs" and self.distance not in ("kl", "kl-bwd"):
@@ -90,39 +100,54 @@ class Consistency:
                 f"gaps are {self.gap_min} to {self.gap_max}; they must satisfy 0 < gap_min <= gap_max <= 1"
             )
 
-    def __call__(self, denoiser: Denoiser, x: Tokens, *, rng: Generator, teacher: Denoiser | None = None) -> Losses:
-        """The loss of a whole batch, at full weight."""
-        return self.loss(denoiser, x, self.draw(denoiser, x, rng=rng, update=self.warmup), teacher)
+    @property
+    def teacher_source(self) -> str:
+        return "" if self.teacher == SELF else self.teacher
 
-    def draw(self, denoiser: Denoiser, x: Tokens, *, rng: Generator, update: int = 0) -> PairNoise:
-        """What the base objective draws, and the times of the cleaner inputs."""
-        noise = self.base.draw(denoiser, x, rng=rng)
+    def check(self, *, updates: int, has_init: bool, is_causal: bool) -> None:
+        if is_causal:
+            raise ValueError("consistency is for masked models, and model.is_causal is set")
+        if self.teacher == INIT and not has_init:
+            raise ValueError("the teacher is init, and there is no init; give --init, or another teacher")
+
+    def next_teacher_at(self, moment: Moment) -> str:
+        return ""
+
+    def __call__(
+        self, denoiser: Denoiser, x: Tokens | Batch, *, rng: Generator, teacher: Denoiser | None = None
+    ) -> Losses:
+        """The loss of a whole batch, at full weight."""
+        return self.loss(denoiser, Batch.of(x).x, self.draw(denoiser, x, rng=rng), teacher)
+
+    def draw(self, denoiser: Denoiser, batch: Tokens | Batch, *, rng: Generator, moment: Moment = WHOLE) -> PairNoise:
+        """What the base objective draws, and the cleaner inputs."""
+        batch = Batch.of(batch)
+        noise, u = self.base.draw_uniforms(denoiser, batch, rng=rng)
         t_cleaner = cleaner_times(noise.t, rng=rng, gap_min=self.gap_min, gap_max=self.gap_max)
-        _, cleaner = nested_below(
-            x.cpu(), noise.u, noise.t, t_cleaner, mask_id=denoiser.mask_id, schedule=self.base.schedule
-        )
-        counts = (cleaner == denoiser.mask_id) & not_padding(x, self.base.pad_id).cpu()
+        schedule = mask_schedule_by_name(self.base.schedule)
+        _, cleaner = nested_below(batch.x.cpu(), u, noise.t, t_cleaner, mask_id=denoiser.mask_id, schedule=schedule)
+        is_aligned = noise.asked if self.positions == "student-masked" else noise.asked & (cleaner == denoiser.mask_id)
+        rise = max(round(self.warmup * moment.updates), 1)
         return PairNoise(
             **vars(noise),
             t_cleaner=t_cleaner,
-            num_aligned=noise.num_masked if self.positions == "student-masked" else int(counts.sum()),
-            weight=self.weight * min(1.0, (update + 1) / max(self.warmup, 1)),
+            cleaner=cleaner,
+            aligned=is_aligned,
+            num_aligned=int(is_aligned.sum()),
+            weight=self.weight * min(1.0, (moment.update + 1) / rise),
         )
 
     def loss(self, denoiser: Denoiser, x: Tokens, noise: PairNoise, teacher: Denoiser | None = None) -> Losses:
         """What the rows x of a batch add to its loss. Without a teacher the network is its own, gradients cut off."""
-        t, t_cleaner = noise.t.to(x.device), noise.t_cleaner.to(x.device)
-        noisier, cleaner = nested_below(
-            x, noise.u.to(x.device), t, t_cleaner, mask_id=denoiser.mask_id, schedule=self.base.schedule
-        )
-        asked = (noisier == denoiser.mask_id) & not_padding(x, self.base.pad_id)
-        aligned = asked if self.positions == "student-masked" else asked & (cleaner == denoiser.mask_id)
-        features, residual = self.base.read(denoiser, noisier, asked, noise)
+        asked, aligned = (Places.of(each).to(x.device) for each in (noise.asked, noise.aligned))
+        is_aligned = noise.aligned[noise.asked].nonzero()[:, 0].to(x.device)  # which of those that were asked for
+        visible = (noise.cleaner != denoiser.mask_id)[noise.aligned].to(x.device)
+        noise = noise.to(x.device)
+        features, residual = self.base.read(denoiser, noise.z, asked, noise)
         base = self.base.score(denoiser, features, x, asked, noise)
         teacher = teacher or denoiser
-        targets = teacher_features(teacher, cleaner, t_cleaner, aligned, noise, self.base.solver)
-        visible = (cleaner != denoiser.mask_id)[aligned]
-        apart = self._distance(denoiser, teacher, features[aligned[asked]], targets, visible, x[aligned])
+        targets = teacher_features(teacher, noise.cleaner, noise.t_cleaner, aligned, noise, self.base)
+        apart = self._distance(denoiser, teacher, features[is_aligned], targets, visible, aligned.take(x))
         distance = apart.sum() / max(noise.num_aligned, 1)
         terms = {"base": base.detach(), "consistency": distance.detach()}
         return Losses(total=base + noise.weight * distance, residual=residual, terms=terms)

@@ -6,9 +6,9 @@ import torch
 
 from fpmgm.denoiser import Denoiser, evaluating
 from fpmgm.masking import without_mask
-from fpmgm.objectives import Noise
-from fpmgm.solvers import Solver
-from fpmgm.types import Features, Logits, PerChoice, PerSequence, Positions, Tokens
+from fpmgm.objectives import MaskedCrossEntropy, Noise
+from fpmgm.solvers import solver_by_name
+from fpmgm.types import Features, Logits, PerChoice, PerSequence, Places, Positions, Tokens
 
 TEACHER_ITERS = 6
 """Solver iterations of a teacher with a fixed point whose student has none."""
@@ -16,12 +16,18 @@ TEACHER_ITERS = 6
 
 @torch.no_grad()
 def teacher_features(
-    teacher: Denoiser, z: Tokens, t: PerSequence, positions: Positions, noise: Noise, solver: Solver
+    teacher: Denoiser,
+    z: Tokens,
+    t: PerSequence,
+    places: Positions | Places,
+    noise: Noise,
+    base: MaskedCrossEntropy,
 ) -> Features:
-    """What the teacher's head reads: no gradients, no dropout, as many iterations as the student's."""
+    """What the teacher's head reads: no gradients, no dropout, as many iterations of the solver as the student's."""
     counts = {"num_no_grad": noise.num_no_grad, "num_grad": noise.num_grad or TEACHER_ITERS}
     with evaluating(teacher):
-        return teacher(z, t, positions, solver=solver, **(counts if teacher.cost.fp else {})).features
+        solver = solver_by_name(base.solver)
+        return teacher(z, t, places, label=noise.label, solver=solver, **(counts if teacher.cost.fp else {})).features
 
 
 def log_probabilities(denoiser: Denoiser, features: Features, temperature: float = 1.0) -> Logits:

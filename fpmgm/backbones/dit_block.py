@@ -1,0 +1,122 @@
+"""The block of MDLM's network: attention and MLP, each modulated and gated, at all positions or at some."""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from fpmgm.types import Features, Hidden, Places
+
+Vector = Float[Tensor, "#B #L D"]  # a modulation: one per sequence, or one for all
+Heads = Float[Tensor, "B N H d"]  # N positions
+Keys = Float[Tensor, "B L H d"]
+Angles = Float[Tensor, "#B N 1 d"]
+
+
+class Modulation(NamedTuple):
+    """What adaLN gives a block: shift, scale and gate of each of its two branches."""
+
+    shift_attn: Vector
+    scale_attn: Vector
+    gate_attn: Vector
+    shift_mlp: Vector
+    scale_mlp: Vector
+    gate_mlp: Vector
+
+
+class Rotation(NamedTuple):
+    """Rotary position embedding as the cosines and sines of every position."""
+
+    cos: Angles
+    sin: Angles
+
+    def __call__(self, heads: Heads) -> Heads:
+        first, second = heads.chunk(2, dim=-1)
+        return heads * self.cos + torch.cat([-second, first], dim=-1) * self.sin
+
+    def at(self, index: Tensor) -> "Rotation":
+        return Rotation(self.cos[0, index], self.sin[0, index])
+
+
+def modulate(h: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+    """h (1 + scale) + shift."""
+    return torch.addcmul(shift, h, 1 + scale)
+
+
+def drop(branch: Tensor, dropout: float) -> Tensor:
+    """The branch with dropout, if there is any."""
+    return F.dropout(branch, dropout) if dropout else branch
+
+
+def at_places(vector: Vector, places: Places) -> Float[Tensor, "#M D"]:
+    """A modulation at the chosen places."""
+    if vector.shape[:2] == (1, 1):
+        return vector[0]
+    return places.take(vector) if vector.shape[1] > 1 else vector[places.sequences, 0]
+
+
+class Block(nn.Module):
+    """Pre-norm attention and MLP, each modulated and gated."""
+
+    def __init__(self, width: int, num_heads: int, cond_width: int, *, is_causal: bool = False) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.is_causal = is_causal
+        self.norm1 = nn.LayerNorm(width, bias=False)
+        self.attn_qkv = nn.Linear(width, 3 * width, bias=False)
+        self.attn_out = nn.Linear(width, width, bias=False)
+        self.norm2 = nn.LayerNorm(width, bias=False)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width))
+        self.adaLN_modulation = zero_linear(cond_width, 6 * width)  # the checkpoints' name
+
+    def modulation(self, c: Float[Tensor, "B C"]) -> Modulation:
+        return Modulation(*self.adaLN_modulation(c)[:, None].chunk(6, dim=-1))
+
+    def forward(self, h: Hidden, m: Modulation, rotation: Rotation, dropout: float) -> Hidden:
+        qkv = self.attn_qkv(modulate(self.norm1(h), m.shift_attn, m.scale_attn))
+        q, k, v = self._heads(qkv).chunk(3, dim=2)
+        mixed = self.attn_out(_attend(rotation(q), rotation(k), v, is_causal=self.is_causal))
+        h = torch.addcmul(h, m.gate_attn, drop(mixed, dropout))
+        return self._add_mlp(h, m.shift_mlp, m.scale_mlp, m.gate_mlp, dropout)
+
+    def forward_at(self, h: Hidden, m: Modulation, rotation: Rotation, dropout: float, places: Places) -> Features:
+        """`forward` at some places: keys and values everywhere; queries, output and MLP only there.
+
+        Sequences have different numbers of places: queries are those of `by_row`, filled up to the largest number.
+        """
+        width, index = h.shape[-1], places.by_row
+        normed = modulate(self.norm1(h), m.shift_attn, m.scale_attn)
+        k, v = self._heads(F.linear(normed, self.attn_qkv.weight[width:])).chunk(2, dim=2)
+        asking = normed.gather(1, index[..., None].expand(-1, -1, width))
+        q = self._heads(F.linear(asking, self.attn_qkv.weight[:width]))
+        sees = torch.arange(h.shape[1], device=h.device) <= index[:, None, :, None] if self.is_causal else None
+        attended = _attend(rotation.at(index)(q), rotation(k), v, sees).flatten(0, 1)[places.slots]
+        mixed = self.attn_out(attended)
+        features = torch.addcmul(places.take(h), at_places(m.gate_attn, places), drop(mixed, dropout))
+        shift, scale, gate = (at_places(v, places) for v in (m.shift_mlp, m.scale_mlp, m.gate_mlp))
+        return self._add_mlp(features, shift, scale, gate, dropout)
+
+    def _heads(self, projected: Float[Tensor, "B N P"]) -> Heads:
+        return projected.unflatten(-1, (-1, self.norm1.weight.shape[0] // self.num_heads))
+
+    def _add_mlp(self, h: Tensor, shift: Tensor, scale: Tensor, gate: Tensor, dropout: float) -> Tensor:
+        branch = self.mlp(modulate(self.norm2(h), shift, scale))
+        return torch.addcmul(h, gate, drop(branch, dropout))
+
+
+def _attend(
+    q: Heads, k: Keys, v: Keys, sees: Bool[Tensor, "B 1 N L"] | None = None, *, is_causal: bool = False
+) -> Float[Tensor, "B N D"]:
+    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    mixed = F.scaled_dot_product_attention(q, k, v, sees, is_causal=is_causal)
+    return mixed.transpose(1, 2).flatten(2)
+
+
+def zero_linear(fan_in: int, fan_out: int) -> nn.Linear:
+    """A linear layer that starts at 0."""
+    linear = nn.Linear(fan_in, fan_out)
+    nn.init.zeros_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    return linear

@@ -1,0 +1,267 @@
+"""The command `train mine`: a model of a user's own text within some minutes, planned, trained and tried."""
+
+import math
+import os
+import time
+from collections import deque
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+
+from fpmgm.checkpoint import BUNDLED, load
+from fpmgm.commands import open_console
+from fpmgm.data import Dataset
+from fpmgm.data.sources import PIECE_BYTES, num_bytes, pieces
+from fpmgm.files import write_json, write_text
+from fpmgm.generation import generate
+from fpmgm.names import choose
+from fpmgm.recipes.mine import (
+    BASE,
+    CARD_SAMPLES,
+    FEWEST_BYTES_A_TOKEN,
+    MOST_EPOCHS,
+    OwnPlan,
+    sized_by_sequences,
+    sized_by_text,
+    sized_by_time,
+    training_of,
+)
+from fpmgm.recipes.mini import TEXT_MINI
+from fpmgm.schema import read_json
+from fpmgm.training.config import Training
+from fpmgm.training.loop import Run, accelerator_for, train
+from fpmgm.training.metrics import read_metrics
+
+PLAN = "plan.json"
+EXCERPT = "excerpt.txt"
+BYTES_A_MINUTE = 4 << 20
+"""More text than this cannot be read within the time: an excerpt is taken evenly from all of it."""
+START_SECONDS = 8.0
+"""What Python may take before the clock of a command starts, on a busy machine."""
+PROBE_SHARE = 0.03
+"""The share of the time that each probe of the speed may take."""
+SAMPLE: dict[str, Any] = {"budget": 192, "top_p": 0.9, "seed": 0}
+"""How the sample at the end is drawn: with care, because a model of some minutes has many improbable tokens."""
+ASKED = ("source", "text_field", "minutes", "seed", "start")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnText:
+    """Your text."""
+
+    source: str = ""
+    """A .txt, .jsonl or .parquet file, a folder of them, or a corpus by name."""
+    text_field: str = "text"
+    """The field or column that holds the text of .jsonl and .parquet."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MineCommand:
+    """Learn your own text within some minutes. Sizes follow from the text and from the speed of this machine.
+
+    The command says what it will do, trains, and prints a validation perplexity and a sample. The same command goes on
+    with a run that was stopped. Every size can be chosen with another recipe: fpmgm train text-mini --help.
+    """
+
+    data: OwnText = field(default_factory=OwnText)
+    minutes: float = 10.0
+    """The command ends within so many minutes, 1 at least."""
+    start: str = "auto"
+    """bundled: go on from the bundled model, which has read English poetry; fresh: from random weights with a tokenizer
+    of your text; auto: bundled if its tokenizer reads your text well."""
+    out: str = "runs/mine"
+    """The run folder; the model is in its folder `model`."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.data.source or self.data.source.startswith("hub:"):
+            raise ValueError(f"data.source is {self.data.source!r}; give your text: --data.source FILE (or a folder)")
+        if not 1 <= self.minutes < math.inf:
+            raise ValueError(f"minutes is {self.minutes}; give at least 1")
+        choose("start", self.start, dict.fromkeys(("auto", "bundled", "fresh")))
+
+
+def run_mine(command: MineCommand, begin: float) -> None:
+    """Plan or go on with the plan, train until the time is over, try the model. `begin` is when the command began."""
+    begin -= START_SECONDS
+    folder = Path(command.out)
+    plan = read_plan(folder, command) or make_plan(folder, command, begin)
+    torch.set_num_threads(plan.threads)
+    config = training_of(plan, command.out)
+    clock = Clock(plan, begin + 60 * plan.minutes)
+    print_about(f"Training now; {PLAN} and all else is in {folder}. If it is stopped, the same command goes on.")
+    model = train(config, BASE, TEXT_MINI, is_over=clock, card_samples=CARD_SAMPLES)
+    try_model(folder, model, config)
+
+
+class Clock:
+    """Says after an update whether it must be the last, so that the rest ends in time at the present speed."""
+
+    def __init__(self, plan: OwnPlan, end: float) -> None:
+        self.plan, self.end = plan, end
+        self.recent = deque([plan.seconds_a_sequence] * 4, maxlen=8)
+
+    def __call__(self, seconds: float) -> bool:
+        self.recent.append(seconds / self.plan.batch_size)
+        pace = max(self.plan.seconds_a_sequence, median(self.recent))  # one slow update says nothing
+        return time.monotonic() + self.plan.seconds_at_the_end(pace) >= self.end
+
+
+def read_plan(folder: Path, command: MineCommand) -> OwnPlan | None:
+    """The plan of a run that is there, or None; a ValueError if it is of another command."""
+    file = folder / PLAN
+    if not file.is_file():
+        if (folder / "config.json").exists():
+            raise ValueError(f"{folder} holds another run; give another --out")
+        return None
+    found = read_json(file)
+    try:
+        plan = OwnPlan(**found)
+    except TypeError as error:
+        raise ValueError(f"{file} is no plan of train mine: {error}; give another --out") from error
+    asked = {**vars(command.data), "minutes": command.minutes, "seed": command.seed, "start": command.start}
+    for name in ASKED:
+        if asked[name] != found[name]:
+            raise ValueError(
+                f"{folder} was planned with {name} {found[name]!r}, not {asked[name]!r}; "
+                "give the same to go on, or another --out"
+            )
+    print_about(f"Going on with the plan of {file}: {plan.updates:,} updates of {plan.batch_size} sequences.")
+    return plan
+
+
+def make_plan(folder: Path, command: MineCommand, begin: float) -> OwnPlan:
+    """Read the text, try some updates, and decide; what was decided is printed and kept in the folder."""
+    source = command.data.source
+    size = num_bytes(source)
+    read = _excerpt(folder, command, size) if size > command.minutes * BYTES_A_MINUTE else source
+    bytes_a_token = _bytes_a_token(read, command.data.text_field)
+    is_bundled = command.start == "bundled" or (command.start == "auto" and bytes_a_token >= FEWEST_BYTES_A_TOKEN)
+    plan = OwnPlan(
+        **vars(command.data),
+        minutes=command.minutes,
+        seed=command.seed,
+        start=command.start,
+        read=read,
+        init=BASE if is_bundled else "",
+        tokenizer="",
+        length=0,
+        width=0,
+        num_heads=0,
+    )
+    plan = sized_by_text(plan, num_bytes(read))
+    text = training_of(plan, "").data.load()
+    plan = sized_by_sequences(plan, len(text.rows))
+    text = training_of(plan, "").data.load()  # with what is held out now
+    plan = probe(plan, text)
+    left = begin + 60 * plan.minutes - plan.seconds_at_the_end(plan.seconds_a_sequence) - time.monotonic()
+    plan = sized_by_time(plan, left, len(text.train))
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / PLAN, asdict(plan))
+    print_about(*describe(plan, text, size, bytes_a_token))
+    return plan
+
+
+def _excerpt(folder: Path, command: MineCommand, size: int) -> str:
+    """A file with every k-th piece of the text, as much as can be read within the time."""
+    every = math.ceil(size / (command.minutes * BYTES_A_MINUTE))
+    parts = [piece.text for piece in islice(pieces(command.data.source, command.data.text_field), 0, None, every)]
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / EXCERPT, "\n".join(parts))
+    return str(folder / EXCERPT)
+
+
+def _bytes_a_token(source: str, text_field: str) -> float:
+    """How much of the text a token of the bundled tokenizer holds, by some places of it."""
+    tokenizer = Tokenizer.from_file(str(BUNDLED / BASE / "tokenizer.json"))
+    every = max(1, num_bytes(source) // PIECE_BYTES // 8)
+    texts = [piece.text[:20_000] for piece in islice(pieces(source, text_field), 0, 8 * every, every)]
+    num_tokens = sum(len(encoding.ids) for encoding in tokenizer.encode_batch_fast(texts))
+    return sum(len(text.encode()) for text in texts) / max(1, num_tokens)
+
+
+def probe(plan: OwnPlan, text: Dataset) -> OwnPlan:
+    """The plan with the seconds of a real update on this machine, at the faster number of threads."""
+    config = training_of(plan, "")
+    is_chosen = "OMP_NUM_THREADS" in os.environ
+    numbers = {torch.get_num_threads()} if is_chosen else {1, torch.get_num_threads()}
+    with TemporaryDirectory() as scratch:
+        run = Run(config, Path(scratch), accelerator_for(config), text)
+        run.update(0)  # the first one also allocates
+        seconds = {num: _seconds_an_update(run, num, 60 * plan.minutes * PROBE_SHARE) for num in sorted(numbers)}
+    threads = min(seconds, key=seconds.__getitem__)
+    return replace(plan, threads=threads, seconds_a_sequence=seconds[threads] / plan.batch_size)
+
+
+def _seconds_an_update(run: Run, threads: int, most: float) -> float:
+    torch.set_num_threads(threads)
+    begin = time.monotonic()
+    for num in range(1, 11):
+        run.update(num)
+        seconds = time.monotonic() - begin
+        if num >= 3 and seconds > most:
+            break
+    return seconds / num
+
+
+def describe(plan: OwnPlan, text: Dataset, size: int, bytes_a_token: float) -> list[str]:
+    """What the run will do, in words."""
+    part = "" if plan.read == plan.source else f", of which {num_bytes(plan.read):,} bytes are read, taken evenly"
+    symbols = text.vocabulary.size
+    start = (
+        f"the bundled model {plan.init}; its tokenizer of {symbols:,} symbols"
+        if plan.init
+        else f"fresh weights; the bundled tokenizer would hold {bytes_a_token:.1f} bytes a token, so one of "
+        f"{symbols:,} symbols was made of the text and"
+    )
+    epochs = plan.updates * plan.batch_size / len(text.train)
+    end = " (more would be learning by heart)" if epochs > MOST_EPOCHS - 1 else ""
+    seconds, rest = plan.updates * plan.seconds_an_update, plan.seconds_at_the_end(plan.seconds_a_sequence)
+    threads = f"{plan.threads} thread{'s' if plan.threads > 1 else ''}"
+    return [
+        f"Text: {plan.source}, {size:,} bytes{part}: {len(text.rows):,} sequences of {plan.length} tokens.",
+        f"Held out: {len(text.held_out):,} sequences that are never trained on, to measure with.",
+        f"Start: {start} reads it. The model is {plan.width} wide.",
+        f"Training: {plan.updates:,} updates of {plan.batch_size} sequences, {epochs:.2g} times the text{end}.",
+        f"Time: {plan.seconds_an_update:.2f} s an update here with {threads}, so about {_clock(seconds)} of training, "
+        f"then up to {_clock(rest)} to validate and sample. If the machine gets slower, there are fewer updates: it "
+        f"ends within {plan.minutes:g} minute{'s' if plan.minutes > 1 else ''}.",
+    ]
+
+
+def _clock(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.1f} minutes"
+
+
+def try_model(folder: Path, model: Path, config: Training) -> None:
+    """Print what the model has reached, and a sample of it."""
+    rows = read_metrics(folder)
+    done = rows[-1]["update"]
+    if done < config.updates:
+        print_about(
+            f"The machine was slower than the probe: stopped after {done:,} of {config.updates:,} updates, because the "
+            "time was over. The model is whole; the same command goes on with the other updates."
+        )
+    options = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in SAMPLE.items())
+    last = [row for row in rows if "validation" in row][-1]
+    print_about(
+        f"Validation perplexity {last['validation']:.1f} ± {last['validation_error']:.1f} a token after "
+        f"{last['update']:,} updates. A sample:",
+        "",
+        generate(load(model), **SAMPLE).texts[0].strip(),
+        "",
+        f"The model is {model}. This sample, and others with another seed: fpmgm sample {folder} {options}",
+    )
+
+
+def print_about(*lines: str) -> None:
+    """Lines for the reader, at once."""
+    console = open_console()
+    for line in lines:
+        console.print(line, markup=False)

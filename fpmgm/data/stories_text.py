@@ -1,0 +1,212 @@
+"""The corpus `stories` as training and held-out sequences.
+
+Only whole stories are taken: those that ended within the source's positions. The source draws `size` tokens of training
+stories; the held-out stories are those with seeds of their own, so with a size of 0 no training story is made or read.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+from jaxtyping import Int
+from tokenizers import Tokenizer
+
+from fpmgm.backbones.network import Vocabulary
+from fpmgm.codecs import Codec, TextCodec
+from fpmgm.data.assets import cache_folder
+from fpmgm.data.dataset import DataConfig
+from fpmgm.data.stories import DEFAULT_SIZE, HELD_OUT, MAX_SIZE, STORIES, Shard, Workshop, make_stories, workshop
+from fpmgm.data.stories_sampler import Story
+from fpmgm.data.stories_source import BEGIN
+from fpmgm.data.stories_symbols import Spelling, cut_tokenizer, source_size, to_source
+from fpmgm.data.text import KNOWN, TextDataset, bpe_size, cached_bpe, mask_and_size, named_tokenizer
+from fpmgm.files import whole_folder
+from fpmgm.names import choose
+from fpmgm.schema import MAX_LENGTH, field_value, read_json, require
+from fpmgm.symbols import Symbols, encode_texts, symbols_of
+
+Rows = Int[np.ndarray, "N L"]
+Document = Int[np.ndarray, " _"]
+STORIES_AT_ONCE = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoriesConfig:
+    """How much of the corpus `stories`, in which tokens, in sequences of which length."""
+
+    data_type: ClassVar[str] = "stories"
+    note: ClassVar[str] = "synthetic"
+
+    size: int = DEFAULT_SIZE
+    """How many tokens of their source the training stories have; 0: only held-out stories."""
+    tokenizer: str = "source"
+    """source: the ids of the model that wrote the stories, cut to 4096 symbols; source-N: cut to N symbols; bpe-N:
+    byte-level BPE trained on the stories, N symbols with the mask; gpt2; bert; or a tokenizer.json."""
+    length: int = 256
+    packing: Literal["wrap", "pad"] = "wrap"
+    """wrap: stories joined and cut to length; pad: a sequence for each story."""
+
+    def __post_init__(self) -> None:
+        choose("packing", self.packing, {"wrap": None, "pad": None})
+        require("data.length", self.length, 3, MAX_LENGTH)
+        require("data.size", self.size, 0, MAX_SIZE)
+        if not source_size(self.tokenizer):  # a wrong one is refused before any story is made
+            bpe_size(self.tokenizer)
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Its symbols and length, told by the tokenizer's name or file."""
+        size = source_size(self.tokenizer)
+        mask_id, size = (size - 1, size) if size else mask_and_size(self.tokenizer)
+        return Vocabulary(size=size, mask_id=mask_id, length=self.length)
+
+    @property
+    def name(self) -> str:
+        return STORIES
+
+    def load(self, codec: Codec | None = None) -> TextDataset:
+        return load_stories(self, codec)
+
+    def placed(self, content: str = "") -> "StoriesConfig":
+        """The same with the whole path of a tokenizer.json, if the tokenizer is one.
+
+        The hash of the content is not kept: held-out stories follow from their seeds, and no other text can be in their
+        place.
+        """
+        is_file = self.tokenizer not in KNOWN and not source_size(self.tokenizer) and not bpe_size(self.tokenizer)
+        return replace(self, tokenizer=os.path.abspath(self.tokenizer)) if is_file else self
+
+    def is_split_as(self, other: DataConfig) -> bool:
+        """Held-out stories are always the same; only their packing can differ."""
+        if not isinstance(other, StoriesConfig):
+            return False
+        return (self.length, self.packing) == (other.length, other.packing)
+
+    def held_out_only(self) -> "StoriesConfig":
+        """Without training stories: the held-out ones have seeds of their own."""
+        return replace(self, size=0)
+
+
+def load_stories(config: StoriesConfig, codec: Codec | None = None, making: Workshop | None = None) -> TextDataset:
+    """The packed stories, from the cache or made now; in the tokens of `codec`, or as the config says."""
+    if codec is not None and not isinstance(codec, TextCodec):
+        raise ValueError(f"{STORIES} are text, and the model writes {codec.kind}")
+    if making is None:
+        make_stories(config.size)
+        making = workshop()
+    held_out = making.held_out()
+    train = making.train(config.size) if config.size else []
+    content = _fingerprint([held_out, *train])
+    tokenizer = codec.tokenizer if codec else _tokenizer(config, making, train, content)
+    symbols = symbols_of(tokenizer)
+    key = _key(content, str(config.size), tokenizer.to_str(), str(config.length), config.packing)
+    folder = cache_folder() / "packed" / f"stories-{key}"
+    if not folder.exists():
+        stories = documents(train, config.size, tokenizer, making)
+        others = documents([held_out], len(held_out.ids), tokenizer, making)
+        parts = [packed(part, symbols, length=config.length, packing=config.packing) for part in (stories, others)]
+        dtype = np.uint16 if symbols.size <= 1 << 16 else np.uint32
+        _write(folder, np.concatenate(parts).astype(dtype), num_train=len(parts[0]))
+    rows = np.load(folder / "rows.npy", mmap_mode="r")
+    shape = folder / "shape.json"
+    num_train = field_value(read_json(shape).get("num_train"), int, f"{shape}: num_train")
+    train_rows, held_out_rows = np.split(np.arange(len(rows)), [num_train])
+    return TextDataset(
+        rows=rows,
+        train=train_rows,
+        held_out=held_out_rows,
+        codec=codec or TextCodec(tokenizer.to_str(pretty=True)),
+        vocabulary=Vocabulary(size=symbols.size, mask_id=symbols.mask_id, length=config.length),
+        pad_id=symbols.pad_id if config.packing == "pad" else None,
+        place=folder,
+    )
+
+
+def documents(shards: Iterable[Shard], size: int, tokenizer: Tokenizer, making: Workshop) -> Iterator[Document]:
+    """The whole stories among the first `size` tokens, in a tokenizer's symbols."""
+    stories = _first_stories(shards, size)
+    if to_source(tokenizer, making.tokenizer) is not None:
+        spelling = Spelling(tokenizer, making.tokenizer)
+        yield from (spelling(ids[:-1]) for ids, _ in stories)
+        return
+    while batch := list(islice(stories, STORIES_AT_ONCE)):
+        yield from (np.array(ids, np.int64) for ids in encode_texts(tokenizer, [text for _, text in batch]))
+
+
+def _first_stories(shards: Iterable[Shard], size: int) -> Iterator[tuple[Story, str]]:
+    """Ids and text of the stories that ended, among the first `size` tokens."""
+    num_tokens = 0
+    for shard in shards:
+        for index, text in enumerate(shard.texts()):
+            story = shard.story(index)
+            num_tokens += len(story)
+            if num_tokens > size:
+                return
+            if story[-1] == BEGIN and len(story) > 1:
+                yield story, text
+
+
+def packed(stories: Iterable[Document], symbols: Symbols, *, length: int, packing: str) -> Rows:
+    """Sequences of stories; see `data/text.py` for the two ways of packing.
+
+    Here a padded story that is too long is cut off without an end-of-text: it does not end there.
+    """
+    return (_wrapped if packing == "wrap" else _padded)(stories, symbols, length)
+
+
+def _wrapped(stories: Iterable[Document], symbols: Symbols, length: int) -> Rows:
+    body = length - 2
+    end = np.array([symbols.last])
+    stream = np.concatenate([end[:0], *chain.from_iterable((story, end) for story in stories)])
+    rows = np.empty((len(stream) // body, length), np.int64)
+    rows[:, 0], rows[:, -1] = symbols.first, symbols.last
+    rows[:, 1:-1] = stream[: len(rows) * body].reshape(-1, body)
+    return rows
+
+
+def _padded(stories: Iterable[Document], symbols: Symbols, length: int) -> Rows:
+    rows = []
+    for story in stories:
+        row = np.full(length, symbols.pad_id, np.int64)
+        kept = np.array([symbols.first, *story, symbols.last])[:length]
+        row[: len(kept)] = kept
+        rows.append(row)
+    return np.stack(rows) if rows else np.empty((0, length), np.int64)
+
+
+def _tokenizer(config: StoriesConfig, making: Workshop, train: list[Shard], content: str) -> Tokenizer:
+    """The source's own symbols, a BPE that is trained on the training stories, or any other."""
+    if size := source_size(config.tokenizer):
+        mass = np.load(making.folder / HELD_OUT / "mass.npy").mean(axis=0)
+        return cut_tokenizer(making.tokenizer, mass, size)
+    size = bpe_size(config.tokenizer)
+    if not size:
+        return named_tokenizer(config.tokenizer)
+    if not train:
+        raise ValueError(f"tokenizer {config.tokenizer} is trained on the stories, but data.size is 0; set it")
+    key = _key(content, str(config.size), str(size))
+    return cached_bpe(key, size, lambda: (text for _, text in _first_stories(train, config.size)))
+
+
+def _fingerprint(shards: Iterable[Shard]) -> str:
+    digest = hashlib.sha256()
+    for shard in shards:
+        digest.update(shard.ids.tobytes())
+    return digest.hexdigest()
+
+
+def _write(folder: Path, rows: np.ndarray, *, num_train: int) -> None:
+    """Into a folder beside the final one, then rename: a kill leaves no half cache."""
+    with whole_folder(folder) as unfinished:
+        np.save(unfinished / "rows.npy", rows)
+        (unfinished / "shape.json").write_text(json.dumps({"num_train": num_train}))
+
+
+def _key(*parts: str) -> str:
+    return hashlib.sha256("\0".join([STORIES, *parts]).encode()).hexdigest()[:32]

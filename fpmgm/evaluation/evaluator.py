@@ -1,0 +1,88 @@
+"""What the frame knows of measuring: an evaluator for each kind of codec."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from fpmgm.checkpoint import Model
+from fpmgm.denoiser import Denoiser
+from fpmgm.evaluation.intervals import Interval
+from fpmgm.names import choose
+from fpmgm.types import Batch, Tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """A number by which models are compared."""
+
+    name: str
+    title: str
+    best: Literal["lowest", "highest"]
+
+    def is_worse(self, value: float, limit: float) -> bool:
+        """Whether a value lies beyond a limit, on the bad side."""
+        return value > limit if self.best == "lowest" else value < limit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Validation:
+    """How well a model knows data that it has not seen."""
+
+    value: float
+    error: float
+    """One standard error."""
+    num_sequences: int
+
+
+@runtime_checkable
+class Evaluator(Protocol):
+    """Measures samples, and validates a model on held-out data. It is its own configuration."""
+
+    @property
+    def primary(self) -> Metric:
+        """What tables mark, sweeps choose by and plots show of samples."""
+        ...
+
+    @property
+    def validated(self) -> Metric:
+        """What validation measures, and the stopping rule of training reads."""
+        ...
+
+    def check(self, num_samples: int) -> None:
+        """A ValueError if so many samples cannot be measured so."""
+        ...
+
+    def prepare(self, model: Model, num_samples: int) -> None:
+        """Load what is needed to measure samples of this model; a ValueError before anything is sampled."""
+        ...
+
+    def measure(self, model: Model, tokens: Tokens, *, seed: int) -> dict[str, Interval]:
+        """Metrics of samples by name, each with its interval."""
+        ...
+
+    def diversity(self, tokens: Tokens) -> float:
+        """What is matched when models are compared at equal diversity."""
+        ...
+
+    def validate(self, denoiser: Denoiser, batch: Batch, *, num_iters: int) -> Validation:
+        """How well a network knows these sequences, with so many solver iterations if it has a fixed point."""
+        ...
+
+    def key(self) -> tuple[dict[str, Any], str]:
+        """What a result depends on besides the samples: settings, for JSON, and the weights of who measures."""
+        ...
+
+    def judged_by(self) -> str:
+        """Who measures, as rows name it, which may load it; empty if nobody else is asked."""
+        ...
+
+    def judged_through(self, model: Model) -> str:
+        """What of a model's samples is judged, such as their ids or their text; empty if nobody else is asked."""
+        ...
+
+
+def evaluator_for(kind: str, **settings: Any) -> Evaluator:
+    """The evaluator of what a codec of that kind writes, with these settings."""
+    from fpmgm.evaluation.text import TextEvaluator
+
+    kinds: dict[str, type[TextEvaluator]] = {"text": TextEvaluator}
+    return choose("codec", kind, kinds)(**settings)

@@ -1,0 +1,110 @@
+"""How rows of results are laid out: the columns of their tables, and their plots."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fpmgm.evaluation.evaluator import Metric
+from fpmgm.evaluation.plots import heat_map, quality_against_cost
+from fpmgm.evaluation.rows import Row
+from fpmgm.evaluation.tables import Column, latex, markdown, metric, model_column
+from fpmgm.files import write_text
+from fpmgm.generation import Sampling
+from fpmgm.names import short_names
+
+MEASURED = (
+    metric("perplexity_per_sample", "generative perplexity", best="lowest"),
+    metric("perplexity_per_token", "per token"),
+    metric("entropy", "entropy", digits=2),
+    metric("distinct_2", "distinct pairs", digits=3, rank=4),
+    metric("repetition_4", "repetition", digits=3),
+    metric("mauve", "MAUVE", digits=3, best="highest"),
+)
+MATCHED = (
+    Column(title="setting", value=lambda row: _matched_setting(row)),
+    Column(title="met", rank=5, value=lambda row: "yes" if row.matched.is_met else "no"),
+)
+SHOWN = (MEASURED[0], *MEASURED[2:4], MEASURED[5])
+"""What fits on a terminal; the files have all."""
+COSTS = (
+    Column(title="block evaluations", value=lambda row: row.block_evals),
+    Column(title="steps", rank=2, value=lambda row: row.sampling.steps),
+    Column(title="10^9 multiply-adds", rank=3, value=lambda row: row.multiply_adds * 1e-9, digits=2),
+    Column(title="seconds", rank=1, value=lambda row: row.seconds, digits=2),
+)
+HEAT_MAPS: dict[str, tuple[str, ...]] = {
+    "steps": ("budget", "steps"),
+    "allocations": ("allocation", "reuse"),
+    "reuse": ("reuse_masked", "reuse_changed"),
+    "nucleus": ("top_p", "nucleus"),
+    "solver": ("tolerance", "solver"),
+}
+"""The two settings that each preset's heat maps span; there is a map for each model and, if need be, each budget."""
+
+
+def title_of(rows: Sequence[Row]) -> str:
+    """What a table of rows says above itself."""
+    protocol = rows[0].protocol
+    read, judge = {row.protocol.judged_by for row in rows}, protocol.judge or "none"
+    if "ids" in read:
+        judge += " (by ids)" if len(read) == 1 else " (some rows by ids, the others through text)"
+    return f"{protocol.num_samples} samples a row, judge: {judge}; 95 % intervals over samples"
+
+
+def write_tables(file: Path, tables: Sequence[tuple[Sequence[Row], Sequence[Column]]]) -> list[Path]:
+    """Tables of rows, a column of models first, one after the other as file.md and file.tex."""
+    files = [file.with_suffix(".md"), file.with_suffix(".tex")]
+    for path, table in zip(files, (markdown, latex), strict=True):
+        write_text(path, "\n".join(table(rows, (model_column(rows), *columns)) for rows, columns in tables if rows))
+    return files
+
+
+def varied(rows: Sequence[Row]) -> tuple[Column, ...]:
+    """A column for every sampling setting that differs between rows; steps have one anyway."""
+    names = [
+        field.name
+        for field in fields(Sampling)
+        if field.name != "steps" and len({json.dumps(getattr(row.sampling, field.name)) for row in rows}) > 1
+    ]
+    return tuple(Column(title=name, value=partial(_setting, name)) for name in names)
+
+
+def draw_rows(preset: str, rows: Sequence[Row], folder: Path, primary: Metric, axes: Sequence[str] = ()) -> list[Path]:
+    """The plots of a preset or of a grid with those axes: heat maps if there are two, or quality against cost."""
+    spans = HEAT_MAPS.get(preset, tuple(axes))
+    names = short_names(row.model for row in rows)
+    if len(spans) != 2:
+        lines = [replace(row, model=_line(names[row.model], row, axes)) for row in rows]
+        return quality_against_cost(lines, primary.name, primary.title, folder / preset)
+    across, down = spans
+    by_map: dict[str, list[Row]] = {}
+    for row in rows:
+        budget = "" if across == "budget" else f"-{row.budget}"
+        by_map.setdefault(f"{preset}-{names[row.model].replace('/', '-')}{budget}", []).append(row)
+    files: list[Path] = []
+    for target, own in by_map.items():
+        titles = (across.replace("_", " "), down.replace("_", " "), primary.title)
+        settings = partial(_setting, across), partial(_setting, down)
+        files += heat_map(own, *settings, primary.name, titles, folder / target)
+    return files
+
+
+def _line(model: str, row: Row, axes: Sequence[str]) -> str:
+    """What a line of a plot is called: the model and whatever varies within it."""
+    return ", ".join([model, *(f"{axis} {_setting(axis, row)}" for axis in axes)])
+
+
+def _matched_setting(row: Row) -> str:
+    if row.matched is None:
+        return ""
+    return f"{row.matched.knob} {getattr(row.sampling, row.matched.knob):.3g}"
+
+
+def _setting(name: str, row: Row) -> Any:
+    value = getattr(row.sampling, name)
+    if value is None:
+        return "off"
+    return " to ".join(map(str, value)) if isinstance(value, list | tuple) else value

@@ -1,0 +1,218 @@
+"""Models side by side: how well each knows held-out data, and its samples at some budgets."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+from fpmgm.checkpoint import DEFAULT, find_folder, load
+from fpmgm.devices import OnDevice
+from fpmgm.evaluation.cells import Cell, budget_cells
+from fpmgm.evaluation.held_out import (
+    AUTO,
+    HELD_OUT,
+    OWN,
+    check_split,
+    measured_data,
+    measured_on,
+    split_of,
+    usual_number,
+)
+from fpmgm.evaluation.judges import judge_named
+from fpmgm.evaluation.layout import COSTS, MATCHED, MEASURED, write_tables
+from fpmgm.evaluation.likelihood import Perplexity, perplexity
+from fpmgm.evaluation.matched import RANGES
+from fpmgm.evaluation.ngram import floors
+from fpmgm.evaluation.plots import quality_against_cost
+from fpmgm.evaluation.rows import Row, as_json
+from fpmgm.evaluation.sweep import Protocol, prepare, run_sweep
+from fpmgm.evaluation.text import TextEvaluator
+from fpmgm.files import write_json
+from fpmgm.generation import Sampling
+from fpmgm.names import check_names, choose
+
+VALIDATION_ITERS = 6
+OTHER_ITERS = (2, 12)
+"""Solver iterations that validation perplexity is also reported at."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(OnDevice):
+    """What is measured of models side by side."""
+
+    models: tuple[str, ...] = (DEFAULT,)
+    """Bundled models, model folders, or hub ids owner/name."""
+    budgets: tuple[int, ...] = (24, 48, 96, 192)
+    """Budgets to sample at, in block evaluations."""
+    num_samples: int = 64
+    judge: str = "auto"
+    """Who judges samples: smollm2, a causal model of ours or of the hub; auto: the bundled judge; empty: nobody."""
+    data: str = OWN
+    """The data that models are validated on: a corpus by name, a file or a folder; auto: what each was trained on,
+    split as in training. If it is empty, they are not validated."""
+    split: str = AUTO
+    """Which part of `data`: all; held-out (as in training); train, valid or test (files of that name, as wikitext-2
+    has them); auto: held-out of a corpus and of what the model was trained on, all of another file."""
+    validation_sequences: int | None = None
+    """At most so many sequences, spread evenly; None: 512 held-out ones, all of anything else."""
+    ngram: bool = False
+    """Also the perplexity of 5-gram models of the training text on the same held-out tokens: a floor."""
+    mauve: bool = False
+    """Also MAUVE against the text of `data` and `split`, by the judge's features."""
+    match: Literal["", "temperature", "top_p"] = ""
+    """Also all models but the first with this turned until their entropy is the first one's. If it is empty, nothing
+    is turned."""
+    seed: int = 0
+    out: str = ""
+    """A folder for rows, tables and plots; the same call goes on with a folder it was stopped in. Empty: none."""
+
+    def __post_init__(self) -> None:
+        self.check_device()
+        if self.match:
+            choose("knob", self.match, RANGES)
+            if len(self.models) < 2:
+                raise ValueError("match compares the entropy of several models; give at least two")
+        if self.mauve and not self.data:
+            raise ValueError("MAUVE compares with held-out text; give --data")
+        check_split(self.split)
+        if self.split != AUTO and not self.data:
+            raise ValueError(f"split is {self.split}, and there is no text to split; give --data")
+        if self.ngram and (not self.data or split_of(self.data, self.split) != HELD_OUT):
+            raise ValueError(
+                "the 5-gram models learn what training does not hold out; give --split held-out and --data"
+            )
+
+    @property
+    def evaluator(self) -> TextEvaluator:
+        """Who measures samples."""
+        split = split_of(self.data, self.split) if self.data else HELD_OUT
+        return TextEvaluator(
+            judge=judge_named(self.judge),
+            mauve=self.data if self.mauve else "",
+            mauve_split=split,
+            device=self.device,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Validated(Perplexity):
+    """How well a model knows data that it has not seen."""
+
+    model: str
+    measured_on: str
+    by_iterations: dict[int, float]
+    """The perplexity with other numbers of solver iterations; empty for a plain stack."""
+    ngram: dict[str, float]
+    """The perplexity of 5-gram models on the same tokens, by their kind; empty if it was not asked for."""
+    num_training_sequences: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluated:
+    """What was measured of some models."""
+
+    validation: tuple[Validated, ...]
+    """Of each model; empty if there is no data."""
+    samples: tuple[Row, ...]
+    """Of each model at each budget."""
+    matched: tuple[Row, ...]
+    """Of all models but the first, at its entropy; empty if it was not asked for."""
+    files: tuple[Path, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as JSON can hold it."""
+        return {
+            "validation": [asdict(each) for each in self.validation],
+            "samples": [as_json(row) for row in self.samples],
+            "matched": [as_json(row) for row in self.matched],
+            "files": [str(file) for file in self.files],
+        }
+
+
+def evaluate(
+    models: str | Sequence[str] = DEFAULT,
+    *,
+    on_model: Callable[[str, str], None] | None = None,
+    on_cell: Callable[[Cell, int, int], None] | None = None,
+    **settings: Any,
+) -> Evaluated:
+    """Validate models and sample them at some budgets; settings are the fields of `Evaluation`.
+
+    `on_model` is called with a model and what it is validated on, `on_cell` with each cell that is about to be sampled.
+    """
+    check_names("setting", settings, Evaluation)
+    names = (models,) if isinstance(models, str) else tuple(models)
+    return run_evaluation(Evaluation(models=names, **settings), on_model=on_model, on_cell=on_cell)
+
+
+def run_evaluation(
+    asked: Evaluation,
+    *,
+    on_model: Callable[[str, str], None] | None = None,
+    on_cell: Callable[[Cell, int, int], None] | None = None,
+) -> Evaluated:
+    """All that an evaluation asks for."""
+    protocol = Protocol(
+        num_samples=asked.num_samples, evaluator=asked.evaluator, device=asked.device, dtype=asked.dtype
+    )
+    for model in asked.models:
+        find_folder(model)
+    with TemporaryDirectory() as scratch:
+        folder = Path(asked.out or scratch)
+        measure = partial(run_sweep, protocol=protocol, file=folder / "samples.jsonl", on_cell=on_cell)
+        cells = list(budget_cells(asked.models, Sampling(seed=asked.seed), asked.budgets))
+        prepare(cells, protocol)  # what is wrong with settings, judge or text is said before anything is sampled
+        validation = [validate(model, asked, on_model) for model in asked.models] if asked.data else []
+        rows = measure(cells)
+        matched = measure(_matched_cells(asked, cells, rows))
+        found = Evaluated(validation=tuple(validation), samples=tuple(rows), matched=tuple(matched))
+        return replace(found, files=tuple(_write(folder, found, asked.evaluator))) if asked.out else found
+
+
+def validate(name: str, asked: Evaluation, on_model: Callable[[str, str], None] | None = None) -> Validated:
+    """The perplexity of a model on the data that an evaluation asks for."""
+    model = load(name, device=asked.device, dtype=asked.dtype)
+    data, words = measured_data(model, asked.data, asked.split, with_training=asked.ngram)
+    if asked.ngram and data.pad_id is not None:
+        raise ValueError(f"{words} is padded, and n-gram models would count the padding; leave --ngram out")
+    num = asked.validation_sequences or usual_number(asked.data, asked.split) or len(data.held_out)
+    batch = data.measured(num)
+    where = measured_on(data, batch, words)
+    if on_model:
+        on_model(name, where)
+    others = OTHER_ITERS if model.config.cost.fp else ()
+    on_device = batch.to(model.device)
+    size = model.config.vocabulary.size
+    return Validated(
+        model=name,
+        measured_on=where,
+        **asdict(perplexity(model.denoiser, on_device, num_iters=VALIDATION_ITERS)),
+        by_iterations={num: perplexity(model.denoiser, on_device, num_iters=num).value for num in others},
+        ngram=floors(data.rows[data.train], batch.x.numpy(), vocab_size=size) if asked.ngram else {},
+        num_training_sequences=len(data.train),
+    )
+
+
+def _matched_cells(asked: Evaluation, cells: Sequence[Cell], rows: Sequence[Row]) -> list[Cell]:
+    """The cells of all models but the first, each to be turned to the first one's entropy at its budget."""
+    if not asked.match:
+        return []
+    first = {row.budget: row for row in rows if row.model == asked.models[0]}
+    return [
+        replace(cell, knob=asked.match, entropy=first[cell.sampling.budget].metrics["entropy"].value)
+        for cell in cells
+        if cell.model != asked.models[0]
+    ]
+
+
+def _write(folder: Path, found: Evaluated, evaluator: TextEvaluator) -> list[Path]:
+    tables = [(found.samples, (*COSTS, *MEASURED)), (found.matched, (*COSTS, *MATCHED, *MEASURED))]
+    written = write_tables(folder / "table", tables)
+    write_json(folder / "results.json", found.as_json())
+    files = [folder / "samples.jsonl", folder / "results.json", *written]
+    if found.samples:
+        primary = evaluator.primary
+        files += quality_against_cost(found.samples, primary.name, primary.title, folder / "quality")
+    return files

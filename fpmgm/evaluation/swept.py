@@ -1,0 +1,141 @@
+"""A whole sweep as one call: cells are chosen, measured and laid out, and the best of them saved."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from fpmgm.checkpoint import DEFAULT, find_folder, read_generation
+from fpmgm.devices import OnDevice
+from fpmgm.evaluation.cells import Cell, axes_of, grid_cells, preset_by_name
+from fpmgm.evaluation.evaluator import Metric
+from fpmgm.evaluation.judges import judge_named
+from fpmgm.evaluation.layout import COSTS, MEASURED, draw_rows, varied, write_tables
+from fpmgm.evaluation.rows import Row
+from fpmgm.evaluation.sweep import Protocol, run_sweep
+from fpmgm.evaluation.text import TextEvaluator
+from fpmgm.files import write_json
+from fpmgm.generation import Sampling
+from fpmgm.names import check_names
+
+GRID, CELLS = "grid", "cells"
+"""Sweeps that have no preset: a grid of whatever varies, and cells that were given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep(OnDevice):
+    """Which grid of sampling settings is measured."""
+
+    preset: str
+    """budgets, steps (x iterations), allocations (x reuse), reuse (coefficients), nucleus, solver (x tolerance), or
+    grid: whatever `vary` says."""
+    models: tuple[str, ...] = (DEFAULT,)
+    """Bundled models, model folders, or hub ids owner/name."""
+    budgets: tuple[int, ...] = (24, 96)
+    vary: tuple[str, ...] = ()
+    """The axes of `grid`: any sampling settings, as in temperature=0.8,1 reuse=none,full."""
+    num_samples: int = 128
+    judge: str = "auto"
+    """Who judges samples: smollm2, a causal model of ours or of the hub; auto: the bundled judge; empty: nobody."""
+    seed: int = 0
+    out: str = ""
+    """The folder for PRESET.jsonl and its tables and plots; the same call goes on with a folder it was stopped in.
+    Empty: none."""
+    save: bool = False
+    """Write the best steps and allocation of each budget into the model's generation_config.json."""
+
+    def __post_init__(self) -> None:
+        self.check_device()
+        if self.preset not in (GRID, CELLS):
+            preset_by_name(self.preset)
+        if (self.preset == GRID) != bool(self.vary):
+            raise ValueError(f"vary is for preset {GRID}, which needs it, as in --vary temperature=0.8,1")
+        axes_of(self.vary)
+        if self.save and self.preset not in ("steps", "allocations"):
+            raise ValueError(f"save is for the presets steps and allocations, and preset is {self.preset}")
+        if self.save and not self.judge:
+            raise ValueError("save needs a judge to know what is best; give --judge")
+
+    @property
+    def axes(self) -> Mapping[str, Sequence[Any]]:
+        """The settings of a grid, with their values."""
+        return axes_of(self.vary)
+
+    def cells(self) -> list[Cell]:
+        """What there is to measure."""
+        base = Sampling(seed=self.seed)
+        if self.preset == GRID:
+            return list(grid_cells(self.models, base, self.budgets, dict(self.axes)))
+        cells = list(preset_by_name(self.preset)(self.models, base, self.budgets))
+        if not cells:
+            raise ValueError(f"preset {self.preset} is for models with a fixed point, and none is among those given")
+        return cells
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swept:
+    """What a sweep measured, and what it wrote."""
+
+    rows: tuple[Row, ...]
+    """One for each cell, in their order."""
+    files: tuple[Path, ...] = ()
+    """Rows, tables and plots."""
+    saved: tuple[Path, ...] = ()
+    """The generation_config.json files that now hold the best settings."""
+
+
+def sweep(
+    what: str | Iterable[Cell] = "budgets",
+    models: str | Sequence[str] = (),
+    *,
+    on_cell: Callable[[Cell, int, int], None] | None = None,
+    **settings: Any,
+) -> Swept:
+    """Measure the cells of a preset, or those that are given; settings are the other fields of `Sweep`.
+
+    Cells that are given name their own models, budgets and seeds. `on_cell` is called with each cell that is about to
+    be measured.
+    """
+    check_names("setting", settings, Sweep)
+    names = (models,) if isinstance(models, str) else tuple(models)
+    if isinstance(what, str):
+        asked = Sweep(preset=what, models=names or (DEFAULT,), **settings)
+        return measure(asked, asked.cells(), on_cell=on_cell)
+    if own := [name for name in ("budgets", "seed") if name in settings] + ["models"] * bool(names):
+        raise ValueError(f"{' and '.join(own)} cannot be set beside cells, which have their own")
+    return measure(Sweep(preset=CELLS, **settings), list(what), on_cell=on_cell)
+
+
+def measure(asked: Sweep, cells: Sequence[Cell], *, on_cell: Callable[[Cell, int, int], None] | None = None) -> Swept:
+    """Measure cells as a sweep asks for; write its tables and plots, and save the best, if it asks for that."""
+    evaluator = TextEvaluator(judge=judge_named(asked.judge), device=asked.device)
+    protocol = Protocol(num_samples=asked.num_samples, evaluator=evaluator, device=asked.device, dtype=asked.dtype)
+    with TemporaryDirectory() as scratch:
+        folder = Path(asked.out or scratch)
+        rows = run_sweep(cells, protocol, folder / f"{asked.preset}.jsonl", on_cell=on_cell)
+    files: list[Path] = []
+    if asked.out and rows:
+        files = [folder / f"{asked.preset}.jsonl"]
+        files += write_tables(folder / asked.preset, [(rows, (*varied(rows), *COSTS, *MEASURED))])
+        files += draw_rows(asked.preset, rows, folder, evaluator.primary, tuple(asked.axes))
+    saved = [save_best(model, rows, evaluator.primary) for model in asked.models] if asked.save else []
+    return Swept(rows=tuple(rows), files=tuple(files), saved=tuple(saved))
+
+
+def save_best(model: str, rows: Sequence[Row], primary: Metric) -> Path:
+    """Write, for each budget, the steps and allocation of the best row of a model."""
+    file = find_folder(model) / "generation_config.json"
+    settings = read_generation(file.parent)
+    best: dict[str, Row] = {}
+    for row in (row for row in rows if row.model == model):
+        known = best.get(str(row.budget))
+        value = row.metrics[primary.name].value
+        if known is None or primary.is_worse(known.metrics[primary.name].value, value):
+            best[str(row.budget)] = row
+    chosen = {
+        budget: {"steps": row.sampling.steps, "allocation": row.sampling.allocation} for budget, row in best.items()
+    }
+    settings["budgets"] = {**settings.get("budgets", {}), **chosen}
+    write_json(file, settings)
+    return file

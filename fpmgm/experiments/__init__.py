@@ -1,0 +1,1 @@
+"""Contests and reproductions, on the sweep engine."""

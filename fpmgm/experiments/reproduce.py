@@ -1,0 +1,158 @@
+"""Reproductions: the paper's tables and figures in miniature, stage by stage, resumable, into one report."""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from fpmgm.devices import OnDevice
+from fpmgm.evaluation.cells import PRESETS
+from fpmgm.evaluation.judges import judge_named
+from fpmgm.evaluation.layout import COSTS, MEASURED, draw_rows, varied
+from fpmgm.evaluation.sweep import Protocol, announce, run_sweep
+from fpmgm.evaluation.tables import markdown, model_column
+from fpmgm.evaluation.text import TextEvaluator
+from fpmgm.experiments import contest
+from fpmgm.experiments.contest import Contest, Contestant
+from fpmgm.files import write_text
+from fpmgm.generation import Sampling
+from fpmgm.names import choose
+from fpmgm.provenance import provenance
+from fpmgm.reuse import ReuseName
+from fpmgm.share import share
+
+MODELS = ("text-mini", "text-mini-mdlm")
+BUDGETS = (24, 48, 96, 192, 384)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One table of the report: a sweep over the bundled models."""
+
+    preset: str
+    title: str
+    budgets: tuple[int, ...]
+
+
+TEXT_MINI = (
+    Stage(preset="budgets", title="Quality against budget, before any post-training", budgets=BUDGETS),
+    Stage(preset="steps", title="Steps against iterations at equal budget", budgets=(96, 192)),
+    Stage(preset="allocations", title="Allocation of iterations, and reuse", budgets=(48, 96)),
+    Stage(preset="reuse", title="Coefficients of three-state reuse", budgets=(96,)),
+    Stage(preset="nucleus", title="The nucleus, off and on", budgets=(96,)),
+    Stage(preset="solver", title="Solvers and tolerances", budgets=(96,)),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Tables of the bundled models, then a contest of models that are trained for it."""
+
+    stages: tuple[Stage, ...] = ()
+    contestants: tuple[Contestant, ...]
+    budgets: tuple[int, ...]
+    reuses: tuple[ReuseName, ...] = contest.REUSES
+
+
+REPORTS = {
+    "text-mini": Report(stages=TEXT_MINI, contestants=contest.TEXT_MINI, budgets=BUDGETS),
+    "tuning": Report(contestants=contest.TUNING, budgets=(24, 96), reuses=("three-state",)),
+    "injections": Report(contestants=contest.INJECTIONS, budgets=(24, 96)),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduction(OnDevice):
+    """Fill the tables of a report; started again, it goes on where it was stopped. Started twice, in two terminals with
+    OMP_NUM_THREADS=1 each, it is done sooner than once with two threads."""
+
+    report: str = "text-mini"
+    """text-mini: all tables of the miniature; tuning: tries of L_CONS and of SDTT; injections: is a cheaper injection
+    as good as the paper's?"""
+    out: str = ""
+    """The folder of the report; empty: docs/results/ and its name."""
+    num_samples: int = 128
+    """Samples a row of the sweeps, and a cell of the contest outside its headline."""
+    judge: str = "auto"
+    """Who judges samples: smollm2, a causal model of ours or of the hub; auto: the bundled judge; empty: nobody."""
+    seed: int = 0
+    sweeps: bool = True
+    """Fill the tables of the bundled models."""
+    contest: bool = True
+    """Train the stages and fill the table of all contestants; some hours."""
+    runs: str = "runs/reproduce"
+    """The folder of the run folders of the contest."""
+    contest_samples: int = 86
+    """Samples a cell and model of the contest's headline lines: three seeds of training make 258 a cell."""
+    second_judge: str = "smollm2"
+    """Who judges all lines of the contest with three-state (or, of a plain stack, no) reuse too; empty: nobody."""
+
+    def __post_init__(self) -> None:
+        self.check_device()
+        choose("report", self.report, REPORTS)
+
+
+def reproduce(asked: Reproduction) -> Path:
+    """Run every stage and the contest, and write the report of those that were asked for; returns its file."""
+    report = REPORTS[asked.report]
+    folder = Path(asked.out or f"docs/results/{asked.report}")
+    judge = judge_named(asked.judge)
+    sweeps = {stage.preset: partial(_sweep, stage, asked, folder, judge) for stage in report.stages if asked.sweeps}
+    parts = [_heading(asked, judge), *share(sweeps, Path(asked.runs) / "claims").values()]
+    if sweeps:
+        write_text(folder / "README.md", "\n".join(parts))
+    if asked.contest:
+        held = Contest(
+            folder=folder,
+            runs=Path(asked.runs),
+            contestants=report.contestants,
+            budgets=report.budgets,
+            reuses=report.reuses,
+            num_samples=asked.contest_samples,
+            num_rest=asked.num_samples,
+            judge=judge,
+            second_judge=asked.second_judge,
+            seed=asked.seed,
+            device=asked.device,
+            dtype=asked.dtype,
+        )
+        parts.append(f"## The contest\n\n{_rules(asked)}\n\n{held.run()}\n")
+        write_text(folder / "README.md", "\n".join(parts))
+    return folder / "README.md"
+
+
+def _sweep(stage: Stage, asked: Reproduction, folder: Path, judge: str) -> str:
+    """The part of the report that shows a sweep."""
+    cells = list(PRESETS[stage.preset](MODELS, Sampling(seed=asked.seed), stage.budgets))
+    evaluator = TextEvaluator(judge=judge, device=asked.device)
+    protocol = Protocol(num_samples=asked.num_samples, evaluator=evaluator, device=asked.device, dtype=asked.dtype)
+    rows = run_sweep(cells, protocol, folder / f"{stage.preset}.jsonl", on_cell=announce)
+    pictures = [file for file in draw_rows(stage.preset, rows, folder, evaluator.primary) if file.suffix == ".png"]
+    table = markdown(rows, (model_column(rows), *varied(rows), *COSTS, *MEASURED))
+    images = "\n".join(f"![{stage.title}]({file.name})" for file in pictures)
+    return f"## {stage.title}\n\n{images}\n\n{table}"
+
+
+def _rules(asked: Reproduction) -> str:
+    return (
+        f"{asked.contest_samples} samples a cell and seed of training in the headline lines with three-state (or, of "
+        f"a plain stack, no) reuse; {asked.num_samples} in the others, of the first seed. A cell is the generative "
+        "perplexity with its 95 % interval over samples, or, of several seeds of training, their mean and all that "
+        "their intervals span; the entropy is in brackets."
+    )
+
+
+def _left_out(asked: Reproduction) -> str:
+    flags = {" --no-sweeps": asked.sweeps, " --no-contest": asked.contest}
+    return "".join(flag for flag, is_done in flags.items() if not is_done)
+
+
+def _heading(asked: Reproduction, judge: str) -> str:
+    made = provenance()
+    return f"""# {asked.report}, in miniature
+
+    fpmgm reproduce {asked.report}{_left_out(asked)} --num-samples {asked.num_samples} \\
+        --contest-samples {asked.contest_samples} --second-judge "{asked.second_judge}" --seed {asked.seed}
+
+Commit {made["commit"]}, {made["hardware"]}. Judge: {judge or "none"}. Intervals are 95 %, by bootstrap over samples.
+Seconds are those of all samples of a row.
+"""

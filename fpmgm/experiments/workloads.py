@@ -1,0 +1,87 @@
+"""What is timed: random networks, a batch of samples, an update of the weights."""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from fpmgm.backbones import NetworkConfig
+from fpmgm.budget import plan
+from fpmgm.denoiser import Denoiser
+from fpmgm.gradients import IterationCounts
+from fpmgm.objectives import MaskedCrossEntropy
+from fpmgm.randomness import Streams, generator
+from fpmgm.reuse import no_reuse, three_state_reuse
+from fpmgm.sampling import Sampled, even_times, masked_start, sample
+from fpmgm.training.optim import OptimConfig, adamw, set_learning_rate
+from fpmgm.transitions import Ancestral
+
+
+def random_denoiser(config: NetworkConfig) -> Denoiser:
+    """Weights that are nowhere 0: blocks whose gates are 0 would be a special case."""
+    denoiser = config.build().eval()
+    rng = generator(0)
+    with torch.no_grad():
+        for module in denoiser.modules():
+            if isinstance(module, nn.Linear) and not module.weight.any():
+                module.weight.copy_(0.02 * torch.randn(module.weight.shape, generator=rng))
+    return denoiser
+
+
+def draw(denoiser: Denoiser, batch_size: int, budget: int) -> Sampled:
+    """Sample from nothing, as `generate` does by default."""
+    spending = plan(budget, denoiser.cost)
+    return sample(
+        denoiser,
+        masked_start(denoiser, [[]] * batch_size),
+        times=even_times(spending.num_steps),
+        iterations=spending.iterations,
+        transition=Ancestral(),
+        reuse=three_state_reuse if denoiser.cost.fp else no_reuse,
+        rng=Streams.of(0, range(batch_size)),
+    )
+
+
+class Updater:
+    """One update of the weights after another, on random tokens."""
+
+    def __init__(self, denoiser: Denoiser, batch_size: int) -> None:
+        self.denoiser = denoiser.train()
+        self.optimiser = adamw(denoiser, OptimConfig(lr=1e-4))
+        set_learning_rate(self.optimiser, 1e-4)
+        shape = (batch_size, denoiser.max_length)
+        x = torch.randint(0, denoiser.vocab_size - 1, shape, generator=generator(0))
+        self.x = x.to(next(denoiser.parameters()).device)
+
+    def __call__(self, num_no_grad: int, num_grad: int) -> None:
+        self.gradients(num_no_grad, num_grad)
+        nn.utils.clip_grad_norm_(self.denoiser.parameters(), 1.0)
+        self.optimiser.step()
+        self.optimiser.zero_grad()
+
+    def gradients(self, num_no_grad: int, num_grad: int) -> None:
+        counts = IterationCounts(no_grad_min=num_no_grad, no_grad_max=num_no_grad, grad_min=num_grad, grad_max=num_grad)
+        MaskedCrossEntropy(iterations=counts)(self.denoiser, self.x, rng=generator(0)).total.backward()
+
+
+def two_updates(denoiser: Denoiser, batch_size: int) -> Callable[[], None]:
+    """Two updates whose mean is the mean draw of U(0,4) and U(3,6): 2 iterations without gradients, 4 and 5 with."""
+    update = Updater(denoiser, batch_size)
+
+    def run() -> None:
+        update(2, 4)
+        update(2, 5)
+
+    return run
+
+
+def expected_multiply_adds(config: NetworkConfig, iterations: tuple[int, ...]) -> float:
+    """Of ancestral sampling from nothing, a sequence: a step reveals 1 / steps of the positions, on average."""
+    positions = config.vocabulary.length / len(iterations)
+    low, high = int(positions), int(positions) + 1
+    total = 0.0
+    for num_iters in iterations:
+        at_low = config.multiply_adds(num_iters=num_iters, num_positions=low)
+        at_high = config.multiply_adds(num_iters=num_iters, num_positions=high)
+        total += at_low + (positions - low) * (at_high - at_low)
+    return total

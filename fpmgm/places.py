@@ -1,0 +1,37 @@
+"""Places of models: the model of a training run's folder, and what to do with models of other code."""
+
+from pathlib import Path
+from typing import Any
+
+
+def model_of_run(folder: Path) -> Path:
+    """The model folder of a run's folder, any other folder as it is; a ValueError if the run has no model yet."""
+    model = folder / "model"
+    if (folder / "model.safetensors").is_file():
+        return folder
+    if (model / "config.json").is_file():
+        return model
+    if _is_run(folder):
+        raise ValueError(f"{folder} is a training run that has not written its model yet; its train command goes on")
+    return folder
+
+
+def _is_run(folder: Path) -> bool:
+    config = folder / "config.json"
+    if config.is_file() and '"data.' in config.read_text(errors="replace"):
+        return True
+    return (folder / "state").is_dir() or (folder / "metrics.jsonl").is_file() or (folder / "plan.json").is_file()
+
+
+def convert_hint(place: Path, settings: dict[str, Any]) -> str:
+    """What to add to a complaint about a model in MDLM's or SDTT's form: the command that converts it; else nothing."""
+    if settings.get("model_type") != "mdlm" and not isinstance(settings.get("model"), dict):
+        return ""
+    hub = [part.split("--")[1:] for part in place.parts if part.startswith("models--")]
+    source = "/".join(hub[-1]) if hub else str(place)
+    return f"; {convert_command(source)} makes it one"
+
+
+def convert_command(source: str) -> str:
+    """The command that makes a model of other code one of ours."""
+    return f"fpmgm convert {source} runs/{Path(source).stem} --map none"

@@ -1,0 +1,1 @@
+"""Stages after training: objectives in which a teacher has a say."""

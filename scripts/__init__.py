@@ -1,0 +1,1 @@
+"""Scripts of the project: they are not installed."""
