@@ -118,9 +118,8 @@ def generate(
     how = Sampling(**{name: value for name, value in settings.items() if name in own})
     require("num_samples", num_samples, 1, MAX_SAMPLES)
     request = {name: value for name, value in settings.items() if name not in own}
-    asked = model.speech.starts(request, model.config.vocabulary)
-    starts = [start for start in asked.tokens for _ in range(num_samples)]
-    labels = None if asked.labels is None else [label for label in asked.labels for _ in range(num_samples)]
+    asked = model.speech.starts(request, model.config.vocabulary, num_samples)
+    starts, labels = asked.tokens, asked.labels
     how = with_saved_settings(model.generation, how)
     spending = plan(how.budget, model.denoiser.cost, num_steps=how.steps, allocation=how.allocation)
     watched = _Timed(on_step) if on_step else None

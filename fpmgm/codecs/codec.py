@@ -21,7 +21,7 @@ class Codec(Protocol):
     """Between people and tokens."""
 
     kind: ClassVar[str]
-    """What it writes: text."""
+    """What it writes: text or image."""
     request_names: ClassVar[tuple[str, ...]]
     """What a request may name."""
 
@@ -40,8 +40,17 @@ class Codec(Protocol):
         """A ValueError unless a network with that vocabulary can be read and written by this codec."""
         ...
 
-    def starts(self, request: Mapping[str, Any], vocabulary: Vocabulary) -> Starts:
-        """What to sample from for a request, such as prompts; a ValueError for what the codec does not know."""
+    def starts(self, request: Mapping[str, Any], vocabulary: Vocabulary, num_samples: int) -> Starts:
+        """What to sample from for a request, such as prompts: `num_samples` starts for each thing that is asked for.
+
+        The list is complete: the codec repeats what is asked for, and says the class of each sample. What the codec
+        does not know is a ValueError.
+        """
+        ...
+
+    @property
+    def grid(self) -> tuple[int, int] | None:
+        """The rows and columns that tokens fill, row by row; None where they are in a line, as in a text."""
         ...
 
     @property

@@ -105,13 +105,21 @@ class TextCodec:
             parts.pop()
         return END_OF_TEXT.join(self.show(part) for part in parts)
 
-    def starts(self, request: Mapping[str, Any], vocabulary: Vocabulary) -> Starts:
-        """What is given of each sequence, masks elsewhere: one start for each prompt or text with blanks."""
-        asked = TextRequest.of(request)
+    @property
+    def grid(self) -> None:
+        """A text is a line of tokens."""
+        return None
+
+    def starts(self, request: Mapping[str, Any], vocabulary: Vocabulary, num_samples: int) -> Starts:
+        """What is given of each sequence, masks elsewhere: `num_samples` for each prompt or text with blanks."""
+        rows = self._rows(TextRequest.of(request), vocabulary.length)
+        return Starts(tokens=[row for row in rows for _ in range(num_samples)])
+
+    def _rows(self, asked: TextRequest, length: int) -> list[list[int]]:
         if asked.infill:
-            return Starts(tokens=[self._with_blanks(text, vocabulary.length) for text in asked.infill])
-        rows = [self._with_prompt(prompt, vocabulary.length) for prompt in asked.prompts] or [[]]
-        return Starts(tokens=[[*row, *[self.symbols.mask_id] * (vocabulary.length - len(row))] for row in rows])
+            return [self._with_blanks(text, length) for text in asked.infill]
+        rows = [self._with_prompt(prompt, length) for prompt in asked.prompts] or [[]]
+        return [[*row, *[self.symbols.mask_id] * (length - len(row))] for row in rows]
 
     def _with_prompt(self, prompt: str, length: int) -> list[int]:
         tokens = [self.symbols.first, *self._before(prompt)]
