@@ -1,6 +1,6 @@
-"""Bootstrap intervals over samples, for every metric that is a function of means."""
+"""Bootstrap intervals over samples: of functions of means, and of statistics of the whole set."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,3 +47,17 @@ def bootstrap(
     low, high = np.quantile(found, [tail, 1 - tail])
     value = statistic(columns.mean(axis=0, keepdims=True))[0]
     return Interval(value=float(value), low=float(low), high=float(high))
+
+
+def recentred(value: float, found: Sequence[float], *, level: float = 0.95) -> Interval:
+    """A value with the spread of what resamples gave, about their own mean.
+
+    For statistics of a whole set, such as a distance between two sets. A resample repeats some samples and so looks
+    less diverse than the samples are. That moves all resamples alike, and says nothing of the spread.
+
+    >>> f"{recentred(2.0, [2.9, 3.0, 3.1], level=0.999):.1f}"
+    '2.0 [1.9, 2.1]'
+    """
+    tail = (1 - level) / 2
+    low, high = np.quantile(np.asarray(found) - np.mean(found), [tail, 1 - tail])
+    return Interval(value=value, low=float(value + low), high=float(value + high))
