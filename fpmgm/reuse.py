@@ -4,6 +4,7 @@ from dataclasses import dataclass, fields
 from typing import Literal, Protocol, runtime_checkable
 
 import torch
+from torch.nn import functional as F  # noqa: N812
 
 from fpmgm.names import choose
 from fpmgm.types import Hidden, Solved, Tokens
@@ -28,7 +29,8 @@ def full_reuse(h_pre: Hidden, z: Tokens, last: Solved | None, *, mask_id: int) -
 class ThreeStateReuse:
     """Trust the last solution at each position by what happened to its token (Algorithm 1).
 
-    Masked and changed positions interpolate from `_min` (nothing visible) to `_max` (all visible).
+    Masked and changed positions interpolate from `_min` (nothing visible) to `_max` (all visible). Registers, the
+    positions of hidden states that have no token, count as visible.
     """
 
     visible: float = 1.0
@@ -52,6 +54,7 @@ class ThreeStateReuse:
         changed = self.changed_min + (self.changed_max - self.changed_min) * visible_fraction
         gamma = torch.where(is_masked, masked, self.visible)
         gamma = torch.where(z == last.z, gamma, changed)  # revealed, replaced or remasked
+        gamma = F.pad(gamma, (0, h_pre.shape[1] - z.shape[1]), value=self.visible)
         return torch.lerp(h_pre, last.h_star, gamma.to(h_pre.dtype).unsqueeze(-1))
 
 

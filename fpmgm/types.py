@@ -1,6 +1,7 @@
 """Every tensor shape, named once, and the records that pass between the nouns.
 
-B sequences, L positions, D hidden width, V symbols (the mask included), M chosen positions of a whole batch.
+B sequences, L positions, S positions of hidden states (L, then the network's registers), D hidden width, V symbols (the
+mask included), M chosen positions of a whole batch.
 """
 
 from collections.abc import Callable
@@ -12,16 +13,19 @@ from torch import Tensor
 
 Tokens = Int[Tensor, "B L"]
 Positions = Bool[Tensor, "B L"]
-Hidden = Float[Tensor, "B L D"]
+Hidden = Float[Tensor, "B S D"]
 PerSequence = Float[Tensor, " B"]
 Counts = Int[Tensor, " B"]
-Labels = Int[Tensor, " B"]  # the class of each sequence; a network says how many there are
+Labels = Int[Tensor, " B"]  # the class of each sequence, or NO_CLASS; a network says how many there are
 Rows = Int[Tensor, " R"]  # indices of sequences in a batch
 Uniforms = Float[Tensor, "B L"]
 Features = Float[Tensor, "M D"]  # what the head reads, at the chosen positions, in row-major order
 Logits = Float[Tensor, "M V"]
 PerChoice = Float[Tensor, " M"]
 Chosen = Int[Tensor, " M"]  # one token per chosen position
+
+NO_CLASS = -1
+"""The label of a sequence whose class a network is not told."""
 
 Map = Callable[..., Hidden]  # f(h), or f(h, rows) where h holds only those sequences of the batch
 
@@ -57,9 +61,11 @@ class Places:
         """The sequence that each place belongs to."""
         return self.flat // self.length
 
-    def take(self, values: Shaped[Tensor, "B L ..."]) -> Shaped[Tensor, "M ..."]:
-        """What lies at these places, in row-major order."""
-        return values.flatten(0, 1)[self.flat.to(values.device)]
+    def take(self, values: Shaped[Tensor, "B S ..."]) -> Shaped[Tensor, "M ..."]:
+        """What lies at these places, in row-major order. Registers, which follow the L positions, are no places."""
+        num_registers = values.shape[1] - self.length
+        flat = self.flat + self.sequences * num_registers if num_registers else self.flat
+        return values.flatten(0, 1)[flat.to(values.device)]
 
     def put(self, into: Shaped[Tensor, "B L"], values: Shaped[Tensor, " M"]) -> Shaped[Tensor, "B L"]:
         """A copy of `into` with these values at the places."""

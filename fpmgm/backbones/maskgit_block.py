@@ -1,0 +1,131 @@
+"""The block of Halton-MaskGIT: attention and SwiGLU, each modulated and gated, at all positions or at some."""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from fpmgm.backbones.dit_block import Vector, at_places, drop
+from fpmgm.types import Features, Hidden, Places
+
+EPS = 1e-5
+"""Of every RMSNorm."""
+
+Heads = Float[Tensor, "B N H d"]  # N positions
+Keys = Float[Tensor, "B S H d"]
+Weights = Float[Tensor, "B H N S"]
+
+
+class Modulation(NamedTuple):
+    """What adaLN gives a block: shift, gain and gate of each of its two branches.
+
+    A gain is the weight of the branch's norm times 1 + scale, so that a norm and its modulation are one thing.
+    """
+
+    shift_attn: Vector
+    gain_attn: Vector
+    gate_attn: Vector
+    shift_mlp: Vector
+    gain_mlp: Vector
+    gate_mlp: Vector
+
+
+class Drops(NamedTuple):
+    """Dropout of a block: rates, or patterns that were drawn before and are multiplied in."""
+
+    branch: float = 0.0  # of attention's output and of SwiGLU's hidden product
+    weights: float = 0.0  # of attention's weights
+    kept_weights: Weights | None = None
+    kept_hidden: Float[Tensor, "B S H"] | None = None
+
+
+def inverse_size(h: Tensor) -> Tensor:
+    """1 over the root mean square of every position, in float32 or better."""
+    dtype = torch.promote_types(h.dtype, torch.float32)
+    norm = torch.linalg.vector_norm(h, dim=-1, keepdim=True, dtype=dtype)
+    return torch.rsqrt(norm.square() / h.shape[-1] + EPS)
+
+
+def unit(h: Tensor) -> Tensor:
+    """RMSNorm without a weight."""
+    return h * inverse_size(h).to(h.dtype)
+
+
+def modulated(h: Tensor, shift: Tensor, gain: Tensor) -> Tensor:
+    """RMSNorm, times the gain, plus the shift."""
+    return torch.addcmul(shift, unit(h), gain)
+
+
+class Block(nn.Module):
+    """Pre-norm attention and SwiGLU, each modulated by the class alone and gated."""
+
+    def __init__(self, width: int, num_heads: int, mlp_width: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        across = width // num_heads * num_heads  # of all heads together
+        self.mlp = nn.Linear(width, 6 * width)  # of the modulations; the checkpoints' name
+        self.ln1 = RMSNorm(width)
+        self.wq = nn.Linear(width, across, bias=False)
+        self.wk = nn.Linear(width, across, bias=False)
+        self.wv = nn.Linear(width, across, bias=False)
+        self.wo = nn.Linear(across, width, bias=False)
+        self.ln2 = RMSNorm(width)
+        self.w1 = nn.Linear(width, mlp_width, bias=False)
+        self.w2 = nn.Linear(mlp_width, width, bias=False)
+        self.w3 = nn.Linear(width, mlp_width, bias=False)
+
+    def modulation(self, c: Float[Tensor, "B D"]) -> Modulation:
+        shift1, scale1, gate1, shift2, scale2, gate2 = self.mlp(c)[:, None].chunk(6, dim=-1)
+        gain1, gain2 = self.ln1.weight * (1 + scale1), self.ln2.weight * (1 + scale2)
+        return Modulation(shift1, gain1, gate1, shift2, gain2, gate2)
+
+    def forward(self, h: Hidden, m: Modulation, drops: Drops) -> Hidden:
+        x = modulated(h, m.shift_attn, m.gain_attn)
+        q, k, v = self._heads(unit(self.wq(x))), self._heads(unit(self.wk(x))), self._heads(self.wv(x))
+        mixed = drop(self.wo(_attend(q, k, v, drops)), drops.branch)
+        h = torch.addcmul(h, m.gate_attn, mixed)
+        return torch.addcmul(h, m.gate_mlp, self._swiglu(modulated(h, m.shift_mlp, m.gain_mlp), drops))
+
+    def forward_at(self, h: Hidden, m: Modulation, drops: Drops, places: Places) -> Features:
+        """`forward` at some places: keys and values everywhere; queries, output and SwiGLU only there.
+
+        Sequences have different numbers of places: queries are those of `by_row`, filled up to the largest number.
+        """
+        x = modulated(h, m.shift_attn, m.gain_attn)
+        k, v = self._heads(unit(self.wk(x))), self._heads(self.wv(x))
+        asking = x.gather(1, places.by_row[..., None].expand(-1, -1, x.shape[-1]))
+        q = self._heads(unit(self.wq(asking)))
+        attended = _attend(q, k, v, drops).flatten(0, 1)[places.slots]
+        mixed = drop(self.wo(attended), drops.branch)
+        features = torch.addcmul(places.take(h), at_places(m.gate_attn, places), mixed)
+        shift, gain, gate = (at_places(v, places) for v in (m.shift_mlp, m.gain_mlp, m.gate_mlp))
+        return torch.addcmul(features, gate, self._swiglu(modulated(features, shift, gain), drops))
+
+    def _heads(self, projected: Float[Tensor, "B N P"]) -> Heads:
+        return projected.unflatten(-1, (self.num_heads, -1))
+
+    def _swiglu(self, x: Tensor, drops: Drops) -> Tensor:
+        hidden = drop(F.silu(self.w1(x)) * self.w3(x), drops.branch)
+        if drops.kept_hidden is not None:
+            hidden = hidden * drops.kept_hidden
+        return self.w2(hidden)
+
+
+class RMSNorm(nn.Module):
+    """The weight of a norm; `modulated` does the rest."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+
+def _attend(q: Heads, k: Keys, v: Keys, drops: Drops) -> Float[Tensor, "B N D"]:
+    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    if drops.kept_weights is None:
+        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=drops.weights)
+    else:
+        weights = torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, dim=-1)
+        mixed = (weights * drops.kept_weights) @ v
+    return mixed.transpose(1, 2).flatten(2)
