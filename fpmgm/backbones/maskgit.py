@@ -245,8 +245,11 @@ class MaskGITConditioning:
             return vector if len(vector) == 1 else vector[rows]
 
         def taken(drops: Drops) -> Drops:
-            kept = {name: part[rows] for name, part in drops._asdict().items() if isinstance(part, Tensor)}
-            return drops._replace(**kept)
+            weights, hidden = drops.kept_weights, drops.kept_hidden
+            return drops._replace(
+                kept_weights=None if weights is None else weights[rows],
+                kept_hidden=None if hidden is None else hidden[rows],
+            )
 
         return replace(
             self,
