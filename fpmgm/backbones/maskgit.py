@@ -14,7 +14,8 @@ from torch.nn import functional as F  # noqa: N812
 
 from fpmgm.backbones.dit import MAX_PARAMETERS, MAX_SYMBOLS
 from fpmgm.backbones.dit_block import Vector, at_places, drop
-from fpmgm.backbones.maskgit_block import Block, Drops, Modulation, modulated
+from fpmgm.backbones.lean import modulated
+from fpmgm.backbones.maskgit_block import Block, Drops, Modulation
 from fpmgm.backbones.network import Vocabulary
 from fpmgm.budget import Cost
 from fpmgm.denoiser import Denoiser

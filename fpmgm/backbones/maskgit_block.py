@@ -8,10 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from fpmgm.backbones.dit_block import Vector, at_places, drop
+from fpmgm.backbones.lean import gated, modulated, unit
 from fpmgm.types import Features, Hidden, Places
-
-EPS = 1e-5
-"""Of every RMSNorm."""
 
 Heads = Float[Tensor, "B N H d"]  # N positions
 Keys = Float[Tensor, "B S H d"]
@@ -39,23 +37,6 @@ class Drops(NamedTuple):
     weights: float = 0.0  # of attention's weights
     kept_weights: Weights | None = None
     kept_hidden: Float[Tensor, "B S H"] | None = None
-
-
-def inverse_size(h: Tensor) -> Tensor:
-    """1 over the root mean square of every position, in float32 or better."""
-    dtype = torch.promote_types(h.dtype, torch.float32)
-    norm = torch.linalg.vector_norm(h, dim=-1, keepdim=True, dtype=dtype)
-    return torch.rsqrt(norm.square() / h.shape[-1] + EPS)
-
-
-def unit(h: Tensor) -> Tensor:
-    """RMSNorm without a weight."""
-    return h * inverse_size(h).to(h.dtype)
-
-
-def modulated(h: Tensor, shift: Tensor, gain: Tensor) -> Tensor:
-    """RMSNorm, times the gain, plus the shift."""
-    return torch.addcmul(shift, unit(h), gain)
 
 
 class Block(nn.Module):
@@ -107,7 +88,7 @@ class Block(nn.Module):
         return projected.unflatten(-1, (self.num_heads, -1))
 
     def _swiglu(self, x: Tensor, drops: Drops) -> Tensor:
-        hidden = drop(F.silu(self.w1(x)) * self.w3(x), drops.branch)
+        hidden = drop(gated(self.w1(x), self.w3(x)), drops.branch)
         if drops.kept_hidden is not None:
             hidden = hidden * drops.kept_hidden
         return self.w2(hidden)
