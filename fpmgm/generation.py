@@ -1,8 +1,8 @@
-"""Generation: text in, text out, around the sampling loop."""
+"""Generation: a request in, what people see out, around the sampling loop."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -11,6 +11,7 @@ import torch
 from fpmgm.budget import ALLOCATIONS, AllocationName, Cost, plan
 from fpmgm.checkpoint import Model
 from fpmgm.draws import NUCLEI, Draw, NucleusName
+from fpmgm.guidance import GUIDANCES, Guidance, GuidanceName
 from fpmgm.masking import SCHEDULES, ScheduleName, mask_schedule_by_name
 from fpmgm.names import choose
 from fpmgm.randomness import Streams
@@ -19,20 +20,7 @@ from fpmgm.reuse import REUSES, Reuse, ReuseName, ThreeStateReuse, reuse_by_name
 from fpmgm.sampling import Step, even_times, sample
 from fpmgm.schema import MAX_SAMPLES, require
 from fpmgm.solvers import SOLVERS, Solver, SolverName, check_tolerance, solver_by_name
-from fpmgm.transitions import Ancestral, Confidence, Halton, Transition
-
-TransitionName = Literal[
-    "ancestral",
-    "confidence",
-    "confidence-margin",
-    "confidence-entropy",
-    "confidence-drawn",
-    "halton",
-    "remdm-cap",
-    "remdm-rescale",
-    "remdm-conf",
-    "remdm-loop",
-]
+from fpmgm.transitions import Ancestral, Confidence, Halton, Transition, TransitionName
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,16 +44,28 @@ class Sampling:
     solver: SolverName = "picard"
     tolerance: float | None = None
     """Stop a sequence's solver when its relative residual is at most this; None: run all iterations."""
-    transition: TransitionName = "ancestral"
+    transition: Literal["auto", TransitionName] = "auto"
     """Which masked tokens a step reveals: each by chance (ancestral), the surest (confidence, by what the name says),
-    or cells of `grid` in Halton order; remdm masks some again."""
+    or cells of `grid` in Halton order; remdm masks some again. auto: what generation_config.json says, else halton for
+    images and ancestral for text."""
     schedule: ScheduleName = "linear"
     """How much is masked at a time, for ancestral and confidence; the others have their own."""
     confidence_noise: float = 0.0
     """Gumbel noise on the score of confidence, times the time of the next step."""
     grid: tuple[int, int] | None = None
-    """Rows and columns that halton fills; their product is the number of tokens."""
-    temperature: float = 1.0
+    """Rows and columns that halton fills; their product is the number of tokens. None: those of the model's images."""
+    halton_roll: bool = False
+    """Whether each sample begins the Halton order at a place of its own, drawn by chance."""
+    cfg_weight: float | None = None
+    """Guidance towards the class: logits are (1 + w) conditional - w unconditional. None: what generation_config.json
+    says, else 0, which guides nothing."""
+    guidance: Literal["auto", GuidanceName] = "auto"
+    """When guidance has its weight: at every step (constant), rising from 0 (ramp), or from a later step on (late).
+    auto: what generation_config.json says, else constant."""
+    guidance_begin: float = 0.5
+    """The share of the steps after which late guidance begins."""
+    temperature: float | None = None
+    """Divides the logits; 0 takes the most probable token. None: what generation_config.json says, else 1."""
     top_k: int | None = None
     top_p: float | None = None
     nucleus: NucleusName = "inclusive"
@@ -82,13 +82,15 @@ class Sampling:
 class Generated:
     """Samples and what they cost."""
 
-    shown: list[Any]  # what a person sees of each: a text
+    shown: list[Any]  # what a person sees of each: a text, or an image as an array
     tokens: list[list[int]]
     block_evals: int  # the most that any sequence spent
     seconds: float
     steps: int
     allocation: Literal["auto", AllocationName]
     iterations: tuple[int, ...]  # of the solver, by step; 0 for a plain stack
+    labels: list[int] | None = None  # the class of each sample, if the model has classes
+    sampling: Sampling = field(default_factory=Sampling)  # the settings, with all that was left open decided
 
     @property
     def texts(self) -> list[str]:
@@ -109,10 +111,14 @@ def generate(
 
     Of a text model, `prompts` are texts to continue, and `infill` are texts with blanks. A blank is a run of
     underscores, one for each token. Tokens carry the space before them, so a blank takes the space before it, and a
-    space at the end of a prompt belongs to what follows. One string is one prompt. `num_samples` are drawn for every
-    start. The time that `on_step` takes is not counted in `seconds`.
+    space at the end of a prompt belongs to what follows. One string is one prompt.
+
+    Of an image model, `classes` are names or numbers of classes; without them sample i is of class i modulo their
+    number. `inpaint` is an image and `inpaint_mask` says where to fill it in.
+
+    `num_samples` are drawn for every start. The time that `on_step` takes is not counted in `seconds`.
     """
-    own = {field.name for field in fields(Sampling)}
+    own = {each.name for each in fields(Sampling)}
     for name in settings:
         choose("setting", name, dict.fromkeys([*sorted(own), *model.speech.request_names]))
     how = Sampling(**{name: value for name, value in settings.items() if name in own})
@@ -120,7 +126,8 @@ def generate(
     request = {name: value for name, value in settings.items() if name not in own}
     asked = model.speech.starts(request, model.config.vocabulary, num_samples)
     starts, labels = asked.tokens, asked.labels
-    how = with_saved_settings(model.generation, how)
+    how = with_saved_settings(model.generation, how, model.speech.grid)
+    _check_guided(how, model.config.vocabulary.num_classes)
     spending = plan(how.budget, model.denoiser.cost, num_steps=how.steps, allocation=how.allocation)
     watched = _Timed(on_step) if on_step else None
     rules: dict[str, Any] = {
@@ -148,6 +155,8 @@ def generate(
         steps=spending.num_steps,
         allocation=how.allocation,
         iterations=tuple(spending.iterations),
+        labels=labels,
+        sampling=replace(how, steps=spending.num_steps),
     )
 
 
@@ -164,12 +173,17 @@ class _Timed:
 
 
 def rules_of(how: Sampling, cost: Cost) -> dict[str, Any]:
-    """Transition, reuse and solver by their names; a ValueError if the settings make no sense."""
-    draw = Draw(temperature=how.temperature, top_k=how.top_k, top_p=how.top_p, nucleus=how.nucleus)
+    """Transition, reuse, solver and guidance by their names; a ValueError if the settings make no sense.
+
+    What the settings leave open must have been decided by `with_saved_settings`.
+    """
+    temperature = 1.0 if how.temperature is None else how.temperature
+    draw = Draw(temperature=temperature, top_k=how.top_k, top_p=how.top_p, nucleus=how.nucleus)
     return {
-        "transition": _transition(how, draw),
+        "transition": TRANSITIONS["ancestral" if how.transition == "auto" else how.transition](how, draw),
         "reuse": _reuse(how, cost),
         "solver": _solver(how),
+        "guidance": _guidance(how),
     }
 
 
@@ -190,16 +204,16 @@ def _confidence(score: str, how: Sampling, draw: Draw) -> Transition:
 
 
 def _halton(how: Sampling, draw: Draw) -> Transition:
-    _check_used(how, "grid")
+    _check_used(how, "grid", "halton_roll")
     if how.grid is None:
         raise ValueError("transition is halton, which fills a grid; give its rows and columns, as in --grid 16 16")
     height, width = how.grid
-    return Halton(height=height, width=width, draw=draw)
+    return Halton(height=height, width=width, roll=how.halton_roll, draw=draw)
 
 
 def _check_used(how: Sampling, *used: str) -> None:
     """A ValueError if a setting that only other transitions read is not at its default."""
-    for name in ("schedule", "confidence_noise", "grid"):
+    for name in ("schedule", "confidence_noise", "grid", "halton_roll"):
         value = getattr(how, name)
         if name not in used and value != getattr(Sampling, name):
             raise ValueError(f"{name} is {value}, and transition {how.transition} does not use it; leave it out")
@@ -223,22 +237,42 @@ CHOICES: dict[str, Mapping[str, object]] = {
     "allocation": {"auto": None, **ALLOCATIONS},
     "reuse": {"auto": None, **REUSES},
     "solver": SOLVERS,
-    "transition": TRANSITIONS,
+    "transition": {"auto": None, **TRANSITIONS},
+    "guidance": {"auto": None, **GUIDANCES},
     "schedule": SCHEDULES,
     "nucleus": NUCLEI,
 }
 
 
-def _transition(how: Sampling, draw: Draw) -> Transition:
-    return TRANSITIONS[how.transition](how, draw)
+def with_saved_settings(generation: Mapping[str, Any], how: Sampling, grid: tuple[int, int] | None = None) -> Sampling:
+    """The same with all that the settings leave open decided: by generation_config.json, or else by a rule.
+
+    What the file says for the budget comes first, then its defaults. `grid` is that of the model's codec. A setting
+    that is not left open (None or auto) is never changed. Settings that are decided stay as they are.
+    """
+    saved = {**generation.get("defaults", {}), **generation.get("budgets", {}).get(str(how.budget), {})}
+    rules: dict[str, Any] = {
+        "allocation": "decreasing",
+        "transition": "halton" if grid else "ancestral",
+        "temperature": 1.0,
+        "guidance": "constant",
+    }
+    found = {name: saved.get(name, rules.get(name)) for name in OPEN if getattr(how, name) == OPEN[name]}
+    if not found.get("cfg_weight", how.cfg_weight):
+        found["guidance"] = how.guidance  # a rule of the file has nothing to guide
+    how = replace(how, **{name: value for name, value in found.items() if value is not None})
+    return replace(how, grid=grid) if how.transition == "halton" and how.grid is None else how
 
 
-def with_saved_settings(generation: Mapping[str, Any], how: Sampling) -> Sampling:
-    """The same with steps and allocation as a model's generation_config.json says for this budget, if it does."""
-    saved = generation.get("budgets", {}).get(str(how.budget), {})
-    if how.allocation == "auto":
-        how = replace(how, allocation=saved.get("allocation", "decreasing"))
-    return replace(how, steps=saved.get("steps")) if how.steps is None else how
+OPEN: dict[str, Any] = {
+    "steps": None,
+    "allocation": "auto",
+    "transition": "auto",
+    "temperature": None,
+    "cfg_weight": None,
+    "guidance": "auto",
+}
+"""The settings that a model's generation_config.json may decide, and how each looks if it is left open."""
 
 
 def _batches(starts: Sequence[Sequence[int]], batch_size: int) -> Iterator[list[int]]:
@@ -264,6 +298,21 @@ def _reuse(how: Sampling, cost: Cost) -> Reuse:
     return ThreeStateReuse(
         masked_min=masked_min, masked_max=masked_max, changed_min=changed_min, changed_max=changed_max
     )
+
+
+def _guidance(how: Sampling) -> Guidance:
+    """The rule; a ValueError if a setting of guidance would do nothing."""
+    if not how.cfg_weight and how.guidance not in ("auto", "constant"):
+        raise ValueError(f"guidance is {how.guidance}, and without a cfg_weight above 0 nothing is guided; give one")
+    if how.guidance != "late" and how.guidance_begin != Sampling.guidance_begin:
+        raise ValueError(f"guidance_begin is {how.guidance_begin}, and only late guidance uses it; leave it out")
+    rule: GuidanceName = "constant" if how.guidance == "auto" else how.guidance
+    return Guidance(weight=how.cfg_weight or 0.0, rule=rule, begin=how.guidance_begin)
+
+
+def _check_guided(how: Sampling, num_classes: int) -> None:
+    if how.cfg_weight and not num_classes:
+        raise ValueError(f"cfg_weight is {how.cfg_weight}, and this model knows no classes to guide to; leave it out")
 
 
 def _solver(how: Sampling) -> Solver:

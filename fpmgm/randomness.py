@@ -1,12 +1,13 @@
 """Where random numbers come from: generators keyed by what they are for, never global state."""
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Generator
 
-from fpmgm.types import Uniforms
+from fpmgm.types import PerSequence, Uniforms
 
 DRAWN_AHEAD = 4096
 """How many numbers of a stream are drawn at a time, at least."""
@@ -43,6 +44,13 @@ class Streams:
 
     def __len__(self) -> int:
         return len(self.generators)
+
+    @cached_property
+    def fixed(self) -> PerSequence:
+        """A number in [0, 1) of every stream that is the same whenever it is asked for, and takes nothing from it."""
+        seeds = [each.initial_seed() % (1 << 64) for each in self.generators]
+        drawn = [torch.rand((), generator=generator(seed, 0), dtype=torch.float64) for seed in seeds]
+        return torch.stack(drawn) if drawn else torch.empty(0, dtype=torch.float64)
 
     def uniform(self, length: int) -> Uniforms:
         """The next `length` numbers of every stream, in [0, 1), on the CPU, in float64: 53 random bits each."""

@@ -7,30 +7,41 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from fpmgm.denoiser import Denoiser, evaluating
 from fpmgm.devices import has_float64
 from fpmgm.draws import Draw, exact
+from fpmgm.guidance import Asked, Guidance
 from fpmgm.masking import without_mask
 from fpmgm.randomness import Streams
 from fpmgm.reuse import Reuse, no_reuse
 from fpmgm.solvers import Solution, Solver, picard
 from fpmgm.transitions import Transition
-from fpmgm.types import Counts, Hidden, Labels, Places, Solved, State, Tokens
+from fpmgm.types import Counts, Hidden, Labels, Logits, Places, Solved, State, Tokens
+
+NO_GUIDANCE = Guidance()
+Passed = Float[Tensor, "R S D"]  # hidden states of a pass, of R sequences: B, or twice as many in a guided step
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One denoising step as `on_step` sees it."""
+    """One denoising step as `on_step` sees it.
+
+    In a guided step `places`, `h_pre`, `h_init` and `solution` are those of the doubled batch: all sequences with their
+    classes, then all without one. What the step computed is told by these; `z` and `z_next` are never doubled.
+    """
 
     index: int
     t: float
     t_next: float
     z: Tokens  # before the step: what `solution` was solved for
     z_next: Tokens  # after it
+    weight: float  # of guidance
     places: Places  # where logits were computed
-    h_pre: Hidden
-    h_init: Hidden  # where the solver started
+    h_pre: Passed
+    h_init: Passed  # where the solver started
     solution: Solution  # of a plain stack: h_pre, after 0 iterations
 
 
@@ -78,41 +89,48 @@ def sample(
     label: Labels | None = None,
     reuse: Reuse = no_reuse,
     solver: Solver = picard,
+    guidance: Guidance = NO_GUIDANCE,
     on_step: Callable[[Step], None] | None = None,
 ) -> Sampled:
     """Denoise z along times[0] > ... > times[-1] = 0, with iterations[i] solver iterations at step i.
 
     Tokens of z that are not masks are given, and stay. `label` is the class of each sequence, for networks that have
-    classes. A plain stack takes iterations of 0 and no reuse.
+    classes. A plain stack takes iterations of 0 and no reuse. Guidance doubles the batch, not the block evaluations of
+    a sequence: each half spends them.
     """
     if denoiser.is_causal:
         raise ValueError("this model is causal, made to judge text; sample a masked model, or use `left_to_right`")
     _check_tokens(denoiser, z, rng)
     _check_steps(denoiser, times, iterations, reuse, solver)
+    _check_guidance(guidance, label)
+    num_steps = len(iterations)
+    weights, runs_both = guidance.weights(num_steps), guidance.runs_both(num_steps, is_kept=reuse is not no_reuse)
     state = _first_state(z, denoiser.mask_id)
     spent = torch.zeros(len(z), dtype=torch.long, device=z.device)
     last = None
     with evaluating(denoiser), denoiser.injection.folded() if denoiser.injection else nullcontext():
         for index, (num_iters, (t, t_next)) in enumerate(zip(iterations, pairwise(times), strict=True)):
             places = Places.of(transition.positions(state, t, t_next, rng=rng))  # chosen before a logit is seen
-            cond = denoiser.condition(state.z, t, label)
-            h_pre = denoiser.pre(state.z, cond)
-            h_init = reuse(h_pre, state.z, last, mask_id=denoiser.mask_id)
+            asked = Asked(z=state.z, label=label, places=places)
+            asked = asked.doubled(weights[index]) if runs_both[index] else asked
+            cond = denoiser.condition(asked.z, t, asked.label)
+            h_pre = denoiser.pre(asked.z, cond)
+            h_init = reuse(h_pre, asked.z, last, mask_id=denoiser.mask_id)
             solution = _solve(denoiser, h_pre, h_init, cond, solver, num_iters)
-            logits = exact(denoiser.head(denoiser.post(solution.h, cond, places)))  # see docs/numerics.md
-            logits = without_mask(logits, mask_id=denoiser.mask_id)
-            last = Solved(z=state.z, h_star=solution.h)  # before z moves: the tokens it was solved for
-            state = transition.write(state, logits, places, t, t_next, rng=rng)
-            spent += denoiser.cost.pre + denoiser.cost.post + solution.num_iters * denoiser.cost.fp
+            logits = _logits(denoiser, solution.h, cond, asked)
+            last = Solved(z=asked.z, h_star=solution.h)  # before z moves: the tokens it was solved for
+            before, state = state, transition.write(state, logits, places, t, t_next, rng=rng)
+            spent += denoiser.cost.pre + denoiser.cost.post + _most(solution.num_iters, z) * denoiser.cost.fp
             if on_step is not None:
                 on_step(
                     Step(
                         index=index,
                         t=t,
                         t_next=t_next,
-                        z=last.z,
+                        z=before.z,
                         z_next=state.z,
-                        places=places,
+                        weight=asked.weight,
+                        places=asked.places,
                         h_pre=h_pre,
                         h_init=h_init,
                         solution=solution,
@@ -162,6 +180,25 @@ def _solve(denoiser: Denoiser, h_pre: Hidden, h_init: Hidden, cond: Any, solver:
         return solver(denoiser.fixed_point_map(h_pre, cond), h_init, num_iters)
     none = torch.zeros(len(h_pre), device=h_pre.device)
     return Solution(h=h_pre, residual=none, num_iters=none.long())
+
+
+def _logits(denoiser: Denoiser, h_star: Hidden, cond: Any, asked: Asked) -> Logits:
+    """What the transition draws from, in float64 (docs/numerics.md): mixed by guidance, and never the mask."""
+    logits = asked.mixed(exact(denoiser.head(denoiser.post(h_star, cond, asked.places))))
+    return without_mask(logits, mask_id=denoiser.mask_id)
+
+
+def _most(num_iters: Tensor, z: Tokens) -> Counts:
+    """The iterations of each sequence; of one that ran in two halves, those of the longer one."""
+    return num_iters.view(-1, len(z)).amax(dim=0)
+
+
+def _check_guidance(guidance: Guidance, label: Labels | None) -> None:
+    if guidance.weight and label is None:
+        raise ValueError(
+            f"guidance of weight {guidance.weight} moves towards a class, and no classes are given; "
+            "give a label for each sequence, or a weight of 0"
+        )
 
 
 def _check_tokens(denoiser: Denoiser, z: Tokens, rng: Streams) -> None:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -19,6 +19,20 @@ from fpmgm.masking import MaskSchedule, linear
 from fpmgm.names import choose
 from fpmgm.randomness import Streams
 from fpmgm.types import Chosen, Logits, PerChoice, Places, Positions, State
+
+TransitionName = Literal[
+    "ancestral",
+    "confidence",
+    "confidence-margin",
+    "confidence-entropy",
+    "confidence-drawn",
+    "halton",
+    "remdm-cap",
+    "remdm-rescale",
+    "remdm-conf",
+    "remdm-loop",
+]
+"""What settings call the rules of this file and of `remasking`."""
 
 
 @runtime_checkable
@@ -151,6 +165,8 @@ class Halton:
 
     height: int
     width: int
+    roll: bool = False
+    """Whether each sequence begins the order at a place of its own, drawn from its stream, and goes round."""
     draw: Draw = field(default_factory=Draw)
 
     def __post_init__(self) -> None:
@@ -168,9 +184,14 @@ class Halton:
                 f"a Halton order of {self.height} x {self.width} cells cannot fill {state.z.shape[1]} positions; "
                 f"it takes {num_cells}"
             )
-        rank = _halton_rank(self.height, self.width).to(state.z.device).expand_as(state.z)
+        rank = self._rank(rng).to(state.z.device).expand_as(state.z)
         next_rank = rank.masked_fill(~state.is_masked, num_cells).amin(dim=1, keepdim=True)
         return state.is_masked & (rank < (next_rank + 1).clamp_min(self.num_visible(t_next)))
+
+    def _rank(self, rng: Streams) -> Tensor:
+        """When each cell comes: for all sequences alike or, rolled, for each by itself and the same at every step."""
+        rank = _halton_rank(self.height, self.width)
+        return (rank + (rng.fixed * len(rank)).long()[:, None]) % len(rank) if self.roll else rank
 
     def write(self, state: State, logits: Logits, places: Places, t: float, t_next: float, *, rng: Streams) -> State:
         return state.written(places, self.draw(logits, uniforms_at(places, logits, rng)))

@@ -17,6 +17,7 @@ import torch
 
 from fpmgm.budget import plan
 from fpmgm.checkpoint import Model, find_folder, load, read_config, read_generation, weights_of
+from fpmgm.codecs import load_codec
 from fpmgm.evaluation.cells import Cell, cost_of
 from fpmgm.evaluation.evaluator import Evaluator, evaluator_for
 from fpmgm.evaluation.matched import is_near, match_entropy
@@ -27,7 +28,7 @@ from fpmgm.provenance import provenance
 from fpmgm.sampling import Step
 from fpmgm.schema import MAX_SAMPLES, require
 
-SINCE = {"grid", "confidence_noise", "schedule"}
+SINCE = {"grid", "confidence_noise", "schedule", "halton_roll", "cfg_weight", "guidance", "guidance_begin"}
 """Settings of sampling that rows of before 2026-11-17 do not have; at their defaults, they change no row."""
 SEARCH = 96
 """At most so many samples has a try in the search for an entropy; what was found is then measured with all."""
@@ -85,7 +86,7 @@ def prepare(cells: Sequence[Cell], protocol: Protocol) -> None:
 
 def check(cell: Cell) -> None:
     """A ValueError if the cell cannot be run, before anything is."""
-    sampling = with_saved_settings(_generation(cell.model), cell.sampling)
+    sampling = _settled(cell)
     cost = cost_of(cell.model)
     plan(sampling.budget, cost, num_steps=sampling.steps, allocation=sampling.allocation)
     rules_of(sampling, cost)
@@ -109,7 +110,7 @@ def measure_cell(cell: Cell, protocol: Protocol) -> Row:
         key=key_of(cell, protocol),
         model=cell.model,
         weights=weights_of(cell.model),
-        sampling=replace(sampling, steps=out.steps, allocation=out.allocation),
+        sampling=out.sampling,
         matched=matched,
         iterations=out.iterations,
         block_evals=out.block_evals,
@@ -154,7 +155,7 @@ class MultiplyAdds:
 
 def key_of(cell: Cell, protocol: Protocol) -> str:
     """What a row depends on, as a hash: model, weights, sampling and how it is measured, not the machine."""
-    sampling = with_saved_settings(_generation(cell.model), cell.sampling)
+    sampling = _settled(cell)
     settings, judge = protocol.evaluator.key()
     measured = {"num_samples": protocol.num_samples, **settings}
     if protocol.dtype != Protocol.dtype:  # rows of before there was a choice are still known
@@ -171,9 +172,16 @@ def _told(sampling: Sampling) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name not in SINCE or value != getattr(Sampling, name)}
 
 
-def _generation(model: str) -> dict[str, Any]:
-    """A model's generation_config.json."""
-    return read_generation(find_folder(model))
+def _settled(cell: Cell) -> Sampling:
+    """The settings of a cell with all that they leave open decided."""
+    return with_saved_settings(read_generation(find_folder(cell.model)), cell.sampling, _grid(cell.model))
+
+
+@lru_cache(maxsize=64)
+def _grid(model: str) -> tuple[int, int] | None:
+    """The rows and columns that a model fills, if it fills a grid."""
+    codec = load_codec(find_folder(model))
+    return codec.grid if codec else None
 
 
 _loaded = lru_cache(maxsize=2)(load)
