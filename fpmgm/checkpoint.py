@@ -13,24 +13,29 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from fpmgm.backbones import MODEL_TYPES, NetworkConfig
+from fpmgm.backbones.network import Learned
 from fpmgm.budget import ALLOCATIONS
 from fpmgm.codecs import Codec, load_codec
 from fpmgm.data import DataConfig, data_config
-from fpmgm.denoiser import Denoiser
 from fpmgm.devices import check_pair, device_named, dtype_named
+from fpmgm.draws import Draw
 from fpmgm.files import whole_folder, write_tensors
-from fpmgm.hub import asking_hub
+from fpmgm.guidance import Guidance, GuidanceName
 from fpmgm.names import choose
-from fpmgm.places import convert_command, convert_hint, model_of_run
+from fpmgm.places import BUNDLED as BUNDLED
+from fpmgm.places import convert_hint, find_folder
 from fpmgm.schema import MAX_BUDGET, field_value, read_json, read_object, require, shortened
+from fpmgm.transitions import TransitionName
 
 SINCE = {"embedding_start", "injection_start"}
 """Settings that folders written before 2026-11-17 lack; they matter to fresh weights only."""
-BUNDLED = Path(__file__).parent / "models"
 DEFAULT = "text-mini-cofre"
 """The bundled model that is meant when none is named."""
 CURVES = "curves.png"
-MODEL_FILES = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "README.md", CURVES)
+MODEL_FILES = (
+    *("config.json", "generation_config.json", "model.safetensors", "README.md", CURVES),
+    *("tokenizer.json", "image_codec.json", "image_tokenizer.safetensors", "pixels.json", "samples.png"),
+)
 """What a model folder holds; other files in it belong to somebody else."""
 
 
@@ -38,7 +43,7 @@ MODEL_FILES = ("config.json", "generation_config.json", "model.safetensors", "to
 class Model:
     """A denoiser with all that goes with it."""
 
-    denoiser: Denoiser
+    denoiser: Learned
     config: NetworkConfig
     codec: Codec | None = None
     """Between people and tokens; None if the folder has none, so that the model can only be sampled as tokens."""
@@ -86,7 +91,7 @@ class Model:
     def speech(self) -> Codec:
         """The codec, where there must be one."""
         if self.codec is None:
-            raise ValueError("the model has no tokenizer.json, so it cannot read or write text")
+            raise ValueError("the model has no tokenizer, so it cannot read or write anything but numbers of tokens")
         return self.codec
 
 
@@ -117,31 +122,6 @@ def load(source: str | Path = DEFAULT, *, device: str = "auto", dtype: str = "fl
     check_pair(place, precision)
     model = load_folder(find_folder(str(source)))
     return replace(model, denoiser=model.denoiser.to(device=place, dtype=precision))
-
-
-def find_folder(source: str) -> Path:
-    """The model folder of a bundled name, a path or a hub id (owner/name or owner/name@revision), in this order.
-
-    A path is that of a model folder, or that of a run, which has its model in `model`.
-    """
-    if Path(source).name == source and (BUNDLED / source / "config.json").is_file():
-        return BUNDLED / source
-    if Path(source).is_dir():
-        return model_of_run(Path(source))
-    if Path(source).suffix in (".ckpt", ".pt", ".pth", ".bin") and Path(source).is_file():
-        raise ValueError(
-            f"{source} is no model folder; if it is a checkpoint of MDLM, {convert_command(source)} makes one"
-        )
-    name, _, revision = source.partition("@")
-    if name.count("/") == 1 and not Path(source).exists() and not source.startswith((".", "/")):
-        from huggingface_hub import snapshot_download
-
-        files = ["*.json", "*.safetensors", "README.md"]
-        with asking_hub(name):
-            return Path(snapshot_download(name, revision=revision or None, allow_patterns=files))
-    bundled = sorted(path.name for path in BUNDLED.glob("*")) if BUNDLED.is_dir() else []
-    have = f"bundled are {', '.join(bundled)}" if bundled else "none is bundled yet"
-    raise ValueError(f"no model at {source!r}; give a model folder or a hub id owner/name ({have})")
 
 
 @lru_cache(maxsize=64)
@@ -244,6 +224,8 @@ def read_generation(folder: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     settings = read_json(file)
+    where = f"{file}: defaults"
+    read_object(SavedDefaults, field_value(settings.get("defaults", {}), dict, where), where)
     budgets = field_value(settings.get("budgets", {}), dict, f"{file}: budgets")
     for budget, saved in budgets.items():
         where = f"{file}: budgets: {shortened(budget)}"
@@ -252,13 +234,28 @@ def read_generation(folder: Path) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Saved:
+class SavedDefaults:
+    """How a model is best sampled: settings that generation_config.json keeps, for users who leave them open."""
+
+    transition: TransitionName | None = None
+    temperature: float | None = None
+    cfg_weight: float | None = None
+    guidance: GuidanceName | None = None
+
+    def __post_init__(self) -> None:
+        Draw(temperature=1.0 if self.temperature is None else self.temperature)
+        Guidance(weight=self.cfg_weight or 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved(SavedDefaults):
     """How a budget is best spent, as `sweep --save` found it and generation_config.json keeps it."""
 
     steps: int
     allocation: str
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require("steps", self.steps, 1, MAX_BUDGET)
         choose("allocation", self.allocation, ALLOCATIONS)
 

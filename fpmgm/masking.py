@@ -57,12 +57,16 @@ arccos = MaskSchedule(
 )
 """Halton-MaskGIT's arccos: with r = 1 - t of the way done, a share arccos(r) / (pi / 2) is masked."""
 
-ScheduleName = Literal["linear", "cosine", "arccos"]
-SCHEDULES: dict[str, MaskSchedule] = {schedule.name: schedule for schedule in (linear, cosine, arccos)}
+exponential = MaskSchedule("exponential", lambda t: -torch.expm1(-5 * t), lambda t: 5 * torch.exp(-5 * t))
+"""eMIGM's: a share 1 - exp(-5 t) is masked, so that most updates see little. It is for training: at t = 1 the share is
+0.993."""
+
+ScheduleName = Literal["linear", "cosine", "arccos", "exponential"]
+SCHEDULES: dict[str, MaskSchedule] = {schedule.name: schedule for schedule in (linear, cosine, arccos, exponential)}
 
 
 def mask_schedule_by_name(name: str) -> MaskSchedule:
-    """The mask schedule of that name: `linear`, `cosine` or `arccos`."""
+    """The mask schedule of that name: `linear`, `cosine`, `arccos` or `exponential`."""
     return choose("mask schedule", name, SCHEDULES)
 
 

@@ -20,7 +20,19 @@ from fpmgm.head_loss import weighted_nll
 from fpmgm.masking import ScheduleName, mask_schedule_by_name, masked_below, stratified_times, without_mask
 from fpmgm.names import choose
 from fpmgm.solvers import SolverName, solver_by_name
-from fpmgm.types import Batch, Chosen, Features, Labels, PerChoice, PerSequence, Places, Positions, Tokens, Uniforms
+from fpmgm.types import (
+    NO_CLASS,
+    Batch,
+    Chosen,
+    Features,
+    Labels,
+    PerChoice,
+    PerSequence,
+    Places,
+    Positions,
+    Tokens,
+    Uniforms,
+)
 
 Scalar = Float[Tensor, ""]
 Own = TypeVar("Own", bound="Noise")
@@ -44,12 +56,12 @@ class Noise:
 
     t: PerSequence
     z: Tokens  # the masked input
-    asked: Positions  # where the loss asks for a token: masked, and no padding
+    asked: Positions  # where the loss asks for a token: masked (or anywhere), and no padding
     label: Labels | None  # what the network is told of each sequence
     num_no_grad: int
     num_grad: int
     num_tokens: int  # of the whole batch, without padding
-    num_masked: int  # of those
+    num_masked: int  # positions of the whole batch that the loss asks for
 
     def rows(self: Own, part: slice) -> Own:
         """What was drawn for some rows; the totals stay those of the whole batch."""
@@ -106,7 +118,9 @@ class Objective(Protocol):
         """What becomes the teacher before this update: nothing (empty), the student's `weights`, or their `ema`."""
         ...
 
-    def draw(self, denoiser: Denoiser, batch: Tokens | Batch, *, rng: Generator, moment: Moment = ...) -> Noise: ...
+    def draw(self, denoiser: Denoiser, batch: Tokens | Batch, *, rng: Generator, moment: Moment = ...) -> Any:
+        """What is random for a whole batch, such as `Noise`; its `rows` gives that of some rows."""
+        ...
 
     def loss(self, denoiser: Denoiser, x: Tokens, noise: Any, teacher: Denoiser | None = None) -> Losses: ...
 
@@ -130,11 +144,16 @@ class WithoutTeacher:
 class MaskedCrossEntropy(WithoutTeacher):
     """The paper's base objective: cross entropy at masked positions, weighted by w(t) (Eq. 1)."""
 
-    weighting: Literal["bound", "masked"] = "bound"
+    weighting: Literal["bound", "masked", "all"] = "bound"
     """`bound`: w(t), mean over all tokens: a bound on their negative log-likelihood, in nats (MDLM).
-    `masked`: no weight, mean over masked tokens (MaskGIT)."""
+    `masked`: no weight, mean over masked tokens (MaskGIT).
+    `all`: no weight, mean over all tokens, visible ones too (the public code of Halton-MaskGIT)."""
     schedule: ScheduleName = "linear"
-    """The share of tokens that is masked at time t: `linear` (MDLM), `cosine` or `arccos` (MaskGIT)."""
+    """The share of tokens that is masked at time t: `linear` (MDLM), `cosine` (MaskGIT), `arccos` (Halton-MaskGIT) or
+    `exponential` (eMIGM)."""
+    label_dropout: float = 0.0
+    """The share of sequences whose class the network is not told, so that it can be guided. Data without classes has
+    no use for it."""
     iterations: IterationCounts = field(default_factory=IterationCounts)
     """Solver iterations of an update, without and with gradients. A plain stack has none."""
     gradient: GradientName = "sjfb"
@@ -143,7 +162,9 @@ class MaskedCrossEntropy(WithoutTeacher):
     """What solves the fixed point. A plain stack does not need it."""
 
     def __post_init__(self) -> None:
-        choose("weighting", self.weighting, {"bound": None, "masked": None})
+        choose("weighting", self.weighting, dict.fromkeys(("bound", "masked", "all")))
+        if not 0 <= self.label_dropout <= 1:
+            raise ValueError(f"label_dropout is {self.label_dropout}; it must be a share, 0 to 1")
         mask_schedule_by_name(self.schedule)
         gradient_by_name(self.gradient)
         solver_by_name(self.solver)
@@ -164,18 +185,25 @@ class MaskedCrossEntropy(WithoutTeacher):
         t = stratified_times(len(x), rng=rng)
         u = torch.rand(x.shape, generator=rng)
         z = masked_below(x, u, t, mask_id=denoiser.mask_id, schedule=mask_schedule_by_name(self.schedule))
-        asked = (z == denoiser.mask_id) & is_real
+        asked = is_real if self.weighting == "all" else (z == denoiser.mask_id) & is_real
         noise = Noise(
             t=t,
             z=z,
             asked=asked,
-            label=batch.label,
+            label=self._told(batch.label, rng),
             num_no_grad=num_no_grad,
             num_grad=num_grad,
             num_tokens=int(is_real.sum()),
             num_masked=int(asked.sum()),
         )
         return noise, u
+
+    def _told(self, label: Labels | None, rng: Generator) -> Labels | None:
+        """The classes that the network is told: of some sequences none."""
+        if label is None or not self.label_dropout:
+            return label
+        is_dropped = torch.rand(len(label), generator=rng) < self.label_dropout
+        return torch.where(is_dropped, NO_CLASS, label.cpu())
 
     def loss(self, denoiser: Denoiser, x: Tokens, noise: Noise, teacher: Denoiser | None = None) -> Losses:
         """What the rows x of a batch, with their part of its noise, add to its loss."""
@@ -199,9 +227,9 @@ class MaskedCrossEntropy(WithoutTeacher):
         return found
 
     def score(self, denoiser: Denoiser, features: Features, x: Tokens, places: Places, noise: Noise) -> Scalar:
-        """The weighted cross entropy of what was masked, from the features there."""
+        """The weighted cross entropy of what was asked for, from the features there."""
         tokens = places.take(x)
-        if self.weighting == "masked":
+        if self.weighting != "bound":
             weights = torch.full_like(tokens, 1 / max(noise.num_masked, 1), dtype=torch.float32)
         else:
             weights = mask_schedule_by_name(self.schedule).weight(noise.t)[places.sequences] / noise.num_tokens

@@ -1,7 +1,36 @@
-"""Places of models: the model of a training run's folder, and what to do with models of other code."""
+"""Places of models: bundled ones, folders, training runs, the hub; and what to do with models of other code."""
 
 from pathlib import Path
 from typing import Any
+
+from fpmgm.hub import asking_hub
+
+BUNDLED = Path(__file__).parent / "models"
+
+
+def find_folder(source: str) -> Path:
+    """The model folder of a bundled name, a path or a hub id (owner/name or owner/name@revision), in this order.
+
+    A path is that of a model folder, or that of a run, which has its model in `model`.
+    """
+    if Path(source).name == source and (BUNDLED / source / "config.json").is_file():
+        return BUNDLED / source
+    if Path(source).is_dir():
+        return model_of_run(Path(source))
+    if Path(source).suffix in (".ckpt", ".pt", ".pth", ".bin") and Path(source).is_file():
+        raise ValueError(
+            f"{source} is no model folder; if it is a checkpoint of MDLM, {convert_command(source)} makes one"
+        )
+    name, _, revision = source.partition("@")
+    if name.count("/") == 1 and not Path(source).exists() and not source.startswith((".", "/")):
+        from huggingface_hub import snapshot_download
+
+        files = ["*.json", "*.safetensors", "README.md"]
+        with asking_hub(name):
+            return Path(snapshot_download(name, revision=revision or None, allow_patterns=files))
+    bundled = sorted(path.name for path in BUNDLED.glob("*")) if BUNDLED.is_dir() else []
+    have = f"bundled are {', '.join(bundled)}" if bundled else "none is bundled yet"
+    raise ValueError(f"no model at {source!r}; give a model folder or a hub id owner/name ({have})")
 
 
 def model_of_run(folder: Path) -> Path:

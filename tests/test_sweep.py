@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import fpmgm
-from fpmgm import checkpoint
+from fpmgm import places
 from fpmgm.__main__ import main
 from fpmgm.backbones.dit import as_mdlm
 from fpmgm.checkpoint import Model, load
@@ -282,7 +282,7 @@ def test_reproduce_fills_every_table_and_goes_on_where_it_was_stopped(
 ) -> None:
     for name in ("text-mini", "text-mini-mdlm"):
         text_model.save(tmp_path / "models" / name)
-    monkeypatch.setattr(checkpoint, "BUNDLED", tmp_path / "models")
+    monkeypatch.setattr(places, "BUNDLED", tmp_path / "models")
     short = tuple(replace(stage, budgets=(12,)) for stage in reproduce.TEXT_MINI[:3])
     monkeypatch.setitem(reproduce.REPORTS, "text-mini", replace(reproduce.REPORTS["text-mini"], stages=short))
     command = ["reproduce", "text-mini", "--out", str(tmp_path / "out"), "--num-samples", "2", "--judge", ""]

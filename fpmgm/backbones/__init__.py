@@ -3,8 +3,11 @@
 from fpmgm.backbones.dit import MDLMConfig, Network
 from fpmgm.backbones.maskgit import MaskGITConfig, MaskGITNetwork
 from fpmgm.backbones.network import NetworkConfig
+from fpmgm.backbones.vq import VQConfig, VQNetwork
 
-AnyNetwork = Network | MaskGITNetwork
+AnyNetwork = Network | MaskGITNetwork | VQNetwork
 """The shapes of network that a recipe may have."""
-MODEL_TYPES: dict[str, type[NetworkConfig]] = {config.model_type: config for config in (MDLMConfig, MaskGITConfig)}
+MODEL_TYPES: dict[str, type[NetworkConfig]] = {
+    config.model_type: config for config in (MDLMConfig, MaskGITConfig, VQConfig)
+}
 """Networks by the `model_type` of a model folder's config.json."""

@@ -1,10 +1,19 @@
 """What the frame around the method knows of a network: its config."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+
+from torch import nn
 
 from fpmgm.budget import Cost
 from fpmgm.denoiser import Denoiser
+
+if TYPE_CHECKING:
+    Learned = Denoiser
+else:
+    Learned = nn.Module
+"""What learns. Nearly always it is a denoiser, and the code is checked as if it always were. The autoencoder of images
+and the classifier that judges them learn in the same loop, but they are never sampled."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +26,8 @@ class Vocabulary:
     length: int
     num_classes: int = 0
     """Classes that a sequence may be of; 0: data has no classes."""
+    shape: tuple[int, int, int] | None = None
+    """Channels, height and width, if a sequence is the pixels of an image."""
 
 
 @runtime_checkable
@@ -57,7 +68,7 @@ class NetworkConfig(Protocol):
         """Shapes of some tensors of the backbone by which weights of another size are told, before it is built."""
         ...
 
-    def build(self, *, seed: int = 0) -> Denoiser:
+    def build(self, *, seed: int = 0) -> Learned:
         """A denoiser with fresh weights."""
         ...
 

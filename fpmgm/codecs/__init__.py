@@ -3,11 +3,13 @@
 from pathlib import Path
 
 from fpmgm.codecs.codec import Codec, Starts
+from fpmgm.codecs.images import ImageCodec
+from fpmgm.codecs.pixels import PixelCodec
 from fpmgm.codecs.text import TextCodec
 
-CODECS: tuple[type[TextCodec], ...] = (TextCodec,)
+CODECS: tuple[type[TextCodec] | type[ImageCodec] | type[PixelCodec], ...] = (TextCodec, ImageCodec, PixelCodec)
 
-__all__ = ["Codec", "Starts", "TextCodec", "load_codec"]
+__all__ = ["Codec", "ImageCodec", "PixelCodec", "Starts", "TextCodec", "load_codec"]
 
 
 def load_codec(folder: Path) -> Codec | None:

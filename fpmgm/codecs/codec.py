@@ -67,8 +67,8 @@ class Codec(Protocol):
         """What the hub calls a model that writes this."""
         ...
 
-    def in_card(self, shown: Any) -> str:
-        """What `show` gave, in the Markdown of a model card."""
+    def in_card(self, shown: Sequence[Any]) -> tuple[str, dict[str, bytes]]:
+        """What `show` gave of some samples, in the Markdown of a model card, and the files that it shows."""
         ...
 
     def is_alike(self, other: "Codec") -> bool:

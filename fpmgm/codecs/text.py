@@ -152,9 +152,9 @@ class TextCodec:
     def pipeline(self) -> str:
         return "text-generation"
 
-    def in_card(self, shown: str) -> str:
+    def in_card(self, shown: Sequence[str]) -> tuple[str, dict[str, bytes]]:
         fence = "`" * 4
-        return f"{fence}text\n{shown.strip()}\n{fence}"
+        return "\n".join(f"{fence}text\n{each.strip()}\n{fence}" for each in shown), {}
 
     def is_alike(self, other: Codec) -> bool:
         """Whether two tokenizers cut any text into the same symbols, by all that they are made of."""

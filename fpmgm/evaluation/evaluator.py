@@ -1,9 +1,11 @@
 """What the frame knows of measuring: an evaluator for each kind of codec."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from fpmgm.checkpoint import Model
+from fpmgm.data import Dataset
 from fpmgm.denoiser import Denoiser
 from fpmgm.evaluation.intervals import Interval
 from fpmgm.names import choose
@@ -79,10 +81,19 @@ class Evaluator(Protocol):
         """What of a model's samples is judged, such as their ids or their text; empty if nobody else is asked."""
         ...
 
+    def shown(self, model: Model, data: Dataset, num: int) -> tuple[str, list[Any]]:
+        """What a model card shows: how it was made, and what a person sees of it."""
+        ...
+
+    def in_card(self, model: Model, data: Dataset) -> list[str]:
+        """Lines of a model card on what else was measured; none if there is nothing to say."""
+        ...
+
 
 def evaluator_for(kind: str, **settings: Any) -> Evaluator:
     """The evaluator of what a codec of that kind writes, with these settings."""
+    from fpmgm.evaluation.reconstruction import ReconstructionEvaluator
     from fpmgm.evaluation.text import TextEvaluator
 
-    kinds: dict[str, type[TextEvaluator]] = {"text": TextEvaluator}
+    kinds: dict[str, Callable[..., Evaluator]] = {"text": TextEvaluator, "pixels": ReconstructionEvaluator}
     return choose("codec", kind, kinds)(**settings)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from fpmgm.checkpoint import Model, weights_of
+from fpmgm.data import Dataset
 from fpmgm.denoiser import Denoiser
 from fpmgm.evaluation.diversity import distinct_counts, repetition, unigram_entropy
 from fpmgm.evaluation.evaluator import Metric, Validation
@@ -17,6 +18,7 @@ from fpmgm.evaluation.intervals import Interval, Means, Statistics, bootstrap
 from fpmgm.evaluation.judges import Judge, Reading, load_judge, read_symbols
 from fpmgm.evaluation.likelihood import perplexity
 from fpmgm.evaluation.mauve import FEWEST, TextFeatures, mauve_interval, reference_texts
+from fpmgm.evaluation.shown import samples_of
 from fpmgm.types import Batch, Tokens
 
 Statistic = Callable[[Means], Statistics]
@@ -106,6 +108,12 @@ class TextEvaluator:
         if self.mauve_split != HELD_OUT:
             settings["mauve_split"] = self.mauve_split
         return settings, _judge_weights(self.judge)
+
+    def shown(self, model: Model, data: Dataset, num: int) -> tuple[str, list[Any]]:
+        return samples_of(model, num)
+
+    def in_card(self, model: Model, data: Dataset) -> list[str]:
+        return []
 
     def _judge(self) -> Judge:
         return _judge(self.judge, device=self.device)

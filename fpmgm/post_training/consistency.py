@@ -126,7 +126,9 @@ class Consistency:
         t_cleaner = cleaner_times(noise.t, rng=rng, gap_min=self.gap_min, gap_max=self.gap_max)
         schedule = mask_schedule_by_name(self.base.schedule)
         _, cleaner = nested_below(batch.x.cpu(), u, noise.t, t_cleaner, mask_id=denoiser.mask_id, schedule=schedule)
-        is_aligned = noise.asked if self.positions == "student-masked" else noise.asked & (cleaner == denoiser.mask_id)
+        is_aligned = noise.asked & (noise.z == denoiser.mask_id)
+        if self.positions == "both-masked":
+            is_aligned &= cleaner == denoiser.mask_id
         rise = max(round(self.warmup * moment.updates), 1)
         return PairNoise(
             **vars(noise),

@@ -1,5 +1,6 @@
 """Full runs by name: each a frozen dataclass, every field of which the command line can change."""
 
+from fpmgm.recipes.images import FASHION_TOKENIZER
 from fpmgm.recipes.lm1b import LM1B
 from fpmgm.recipes.mini import (
     TEXT_MINI,
@@ -26,6 +27,7 @@ RECIPES: dict[str, Training] = {
     "text-mini-adapt": TEXT_MINI_ADAPT,
     "stories-fp": STORIES_FP,
     "stories-mdlm": STORIES_MDLM,
+    "fashion-tokenizer": FASHION_TOKENIZER,
     "owt": OWT,
     "owt-mdlm": OWT_MDLM,
     "owt-128": OWT_128,
@@ -48,6 +50,7 @@ ABOUT: dict[str, str] = {
     "text-mini-adapt": "stage: text-mini-mdlm made an FP-MDLM and adapted",
     "stories-fp": "FP-MDLM of stories, 1/1/1 blocks; prepare stories makes the corpus first",
     "stories-mdlm": "MDLM of stories, 12 blocks",
+    "fashion-tokenizer": "an image tokenizer of Fashion-MNIST, 7 x 7 of 256 codes; minutes of one core",
     "owt": "FP-MDLM of OpenWebText, 1/1/1 blocks, as in the paper; needs GPUs",
     "owt-mdlm": "MDLM of OpenWebText, 12 blocks; needs GPUs",
     "owt-128": "FP-MDLM of OpenWebText with sequences of 128 tokens; needs GPUs",

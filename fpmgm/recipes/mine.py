@@ -11,7 +11,7 @@ from fpmgm.checkpoint import BUNDLED
 from fpmgm.data.text import TextConfig
 from fpmgm.gradients import IterationCounts
 from fpmgm.objectives import MaskedCrossEntropy
-from fpmgm.recipes.mini import TEXT_MINI
+from fpmgm.recipes.mini import MINI, TEXT_MINI
 from fpmgm.training.config import Training
 
 BASE = "text-mini"
@@ -73,9 +73,8 @@ class OwnPlan:
 def sized_by_text(plan: OwnPlan, num_bytes: int) -> OwnPlan:
     """Tokenizer and network of a fresh model, by the amount of text and the minutes; the bundled one is as it is."""
     if plan.init:
-        model = TEXT_MINI.model
         file = str(BUNDLED / BASE / "tokenizer.json")
-        return replace(plan, tokenizer=file, length=TEXT_MINI.data.length, width=model.width, num_heads=model.num_heads)
+        return replace(plan, tokenizer=file, length=TEXT_MINI.data.length, width=MINI.width, num_heads=MINI.num_heads)
     symbols = next((num for size, num in ((3e4, 320), (3e5, 512), (3e6, 1024)) if num_bytes < size), 2048)
     width = 64 if num_bytes < 3e4 else 128 if num_bytes < 3e6 or plan.minutes < 20 else 192
     length = 32 if num_bytes < 3e4 or plan.minutes < 5 else 64 if plan.minutes < 30 else 128
@@ -106,7 +105,7 @@ def sized_by_time(plan: OwnPlan, seconds: float, num_training: int) -> OwnPlan:
 
 def training_of(plan: OwnPlan, out: str) -> Training:
     """The run that a plan stands for."""
-    network = replace(TEXT_MINI.model, width=plan.width, num_heads=plan.num_heads)
+    network = replace(MINI, width=plan.width, num_heads=plan.num_heads)
     every = max(1, round(30 / plan.seconds_an_update)) if plan.seconds_a_sequence else 100
     lr = 5e-4 if plan.init else 2e-3
     return replace(

@@ -24,9 +24,11 @@ from fpmgm.post_training.sdtt import SelfDistillation
 from fpmgm.training.config import Training
 from fpmgm.training.optim import OptimConfig
 
+TEXT = TextConfig(source="hub:Skylion007/openwebtext", tokenizer="gpt2", length=1024, validation_documents=100_000)
+
 OWT = Training(
     model=Network(num_pre=1, num_fp=1, num_post=1),
-    data=TextConfig(source="hub:Skylion007/openwebtext", tokenizer="gpt2", length=1024, validation_documents=100_000),
+    data=TEXT,
     optim=OptimConfig(lr=2e-4, warmup=2500, clip=1.0, ema=0.9999),
     updates=1_000_000,
     batch_size=512,
@@ -36,7 +38,7 @@ OWT = Training(
 
 OWT_MDLM = replace(OWT, model=Network(num_pre=12), optim=replace(OWT.optim, lr=3e-4))
 
-OWT_128 = replace(OWT, data=replace(OWT.data, length=128), updates=100_000)
+OWT_128 = replace(OWT, data=replace(TEXT, length=128), updates=100_000)
 
 OWT_COFRE = replace(
     OWT,

@@ -9,14 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from fpmgm.backbones import NetworkConfig
 from fpmgm.checkpoint import CURVES, MODEL_FILES, Model
-from fpmgm.draws import Draw
+from fpmgm.data import Dataset
 from fpmgm.evaluation.evaluator import Metric, evaluator_for
 from fpmgm.files import whole_folder
-from fpmgm.generation import Sampling, generate
 from fpmgm.provenance import provenance
-from fpmgm.randomness import Streams
-from fpmgm.sampling import left_to_right, masked_start
 from fpmgm.training.config import Training
 from fpmgm.training.metrics import Row, read_metrics
 
@@ -26,6 +24,7 @@ NUM_SAMPLES = 20
 def write_model(
     folder: Path,
     model: Model,
+    data: Dataset,
     config: Training,
     recipe: Training,
     name: str,
@@ -36,29 +35,35 @@ def write_model(
     """Write the model folder of the run in `folder`, with card and curves. `last` is the row of the last update."""
     metrics = [row for row in read_metrics(folder) if row["update"] < last["update"]]
     metrics.append(last)
-    card = model_card(model, config, recipe, name, metrics, extended, num_samples)
+    card, files = model_card(model, data, config, recipe, name, metrics, extended, num_samples)
     with whole_folder(folder / "model", MODEL_FILES) as scratch:
         replace(model, card=card).write(scratch)
-        plot_curves(scratch / CURVES, metrics)
+        plot_curves(scratch / CURVES, metrics, evaluator_for(model.speech.kind).validated)
+        for file, content in files.items():
+            (scratch / file).write_bytes(content)
 
 
 def model_card(
     model: Model,
+    data: Dataset,
     config: Training,
     recipe: Training,
     name: str,
     metrics: list[Row],
     extended: Sequence[str] = (),
     num_samples: int = NUM_SAMPLES,
-) -> str:
-    """The README.md of a model folder, as the hub shows it. The last row of metrics has a validation."""
+) -> tuple[str, dict[str, bytes]]:
+    """The README.md of a model folder, as the hub shows it, and pictures in it. The last row has a validation."""
     network, made = model.config, provenance()
     last = metrics[-1]
     size = sum(parameter.numel() for parameter in model.denoiser.parameters())
-    exact = "exact" if network.is_causal else "a bound, Monte Carlo over masks"
     iters = f", {config.validation_iters} solver iterations" if network.cost.fp else ""
-    metric, vocabulary = evaluator_for(model.speech.kind).validated, network.vocabulary
+    evaluator, vocabulary = evaluator_for(model.speech.kind), network.vocabulary
+    metric = evaluator.validated
     tag = "causal" if network.is_causal else "masked-diffusion"
+    how, shown = evaluator.shown(model, data, num_samples)
+    pictured, files = model.speech.in_card(shown)
+    measured = evaluator.in_card(model, data)
     lines = (
         "---",
         "library_name: fpmgm",
@@ -83,14 +88,30 @@ def model_card(
         "",
         f"## {metric.title.capitalize()}",
         "",
-        f"{last['validation']:.2f} ± {last['validation_error']:.2f} per token, one standard error",
-        f"({exact}{iters}; up to {config.validation_sequences} held-out sequences).",
+        f"{_value(last['validation'])} ± {_value(last['validation_error'])} {_unit(metric)}, one standard error",
+        f"({_exactness(network, metric)}{iters}; up to {config.validation_sequences} held-out sequences).",
+        *(["", *measured] if measured else []),
         "",
         f"## {num_samples} samples, uncurated",
         "",
-        _samples(model, num_samples),
+        f"{how}\n\n{pictured}\n",
     )
-    return "\n".join(lines)
+    return "\n".join(lines), files
+
+
+def _value(number: float) -> str:
+    """Two decimals, or three digits of what is small."""
+    return f"{number:.2f}" if number >= 1 or number == 0 else f"{number:.3g}"
+
+
+def _unit(metric: Metric) -> str:
+    return "per token" if metric.name == "perplexity" else "on average"
+
+
+def _exactness(network: NetworkConfig, metric: Metric) -> str:
+    if metric.name != "perplexity":
+        return "on held-out data"
+    return "exact" if network.is_causal else "a bound, Monte Carlo over masks"
 
 
 def _named(config: Training) -> str:
@@ -139,23 +160,8 @@ def _hours(metrics: list[Row]) -> str:
     return text if len(timed) == num_updates else f"{text} (of {len(timed):,} updates; the other rows were lost)"
 
 
-def _samples(model: Model, num: int) -> str:
-    """Seed 0, the first indices, whatever they are."""
-    if model.config.is_causal:
-        assert model.speech.first is not None
-        start = masked_start(model.denoiser, [[model.speech.first]] * num)
-        rows = left_to_right(model.denoiser, start, draw=Draw(), rng=Streams.of(0, range(num))).z.tolist()
-        shown, how = [model.speech.show(row) for row in rows], "Left to right, temperature 1, seed 0."
-    else:
-        budget = max(Sampling.budget, model.denoiser.cost.step(1))
-        out = generate(model, num_samples=num, budget=budget, seed=0)
-        shown = out.shown
-        how = f"{out.block_evals} block evaluations in {out.steps} steps, ancestral, temperature 1, seed 0."
-    return f"{how}\n\n" + "\n".join(model.speech.in_card(each) for each in shown) + "\n"
-
-
-def plot_curves(file: Path, metrics: list[Row]) -> None:
-    """Loss and validation perplexity by update, as a picture."""
+def plot_curves(file: Path, metrics: list[Row], metric: Metric) -> None:
+    """Loss and validation by update, as a picture. A perplexity is drawn as its nats, beside which it stands."""
     from matplotlib.figure import Figure
 
     validated = [row for row in metrics if 0 < row.get("validation", 0) < math.inf]
@@ -164,15 +170,17 @@ def plot_curves(file: Path, metrics: list[Row]) -> None:
     window = max(1, len(losses) // 100)
     smooth = np.convolve(losses, np.ones(window) / window, mode="valid")
     updates = np.array([row["update"] for row in metrics] or [0])[window - 1 :]
-    nats = [math.log(row["validation"]) for row in validated]
+    is_perplexity = metric.name == "perplexity"
+    nats = [math.log(row["validation"]) if is_perplexity else row["validation"] for row in validated]
     figure = Figure(figsize=(7, 3.2), layout="constrained", facecolor="white")
     axis = figure.subplots()
     axis.plot(updates, smooth, color="#0072b2", linewidth=1.2, label=f"training, mean of {window}")
     axis.plot([row["update"] for row in validated], nats, "o--", color="#d55e00", markersize=5, label="held out")
     for row, value in zip(validated, nats, strict=True):
-        text = f"{row['validation']:.0f}"
+        text = f"{row['validation']:.0f}" if is_perplexity else f"{row['validation']:.3g}"
         axis.annotate(text, (row["update"], value), (0, 7), textcoords="offset points", ha="center", fontsize=8)
-    axis.set(xlabel="update", ylabel="nats a token\n(held out: with perplexity)")
+    words = "nats a token\n(held out: with perplexity)" if is_perplexity else f"loss\n(held out: {metric.title})"
+    axis.set(xlabel="update", ylabel=words)
     axis.legend(frameon=False)
     axis.grid(alpha=0.3)
     figure.savefig(file, dpi=110)

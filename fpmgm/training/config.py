@@ -5,6 +5,8 @@ from typing import Literal
 
 from fpmgm.backbones import AnyNetwork, NetworkConfig
 from fpmgm.backbones.dit import Network
+from fpmgm.data.images import ImagesConfig
+from fpmgm.data.pixels import PixelsConfig
 from fpmgm.data.stories_text import StoriesConfig
 from fpmgm.data.text import TextConfig
 from fpmgm.interop.layer_map import LayerMap
@@ -14,11 +16,12 @@ from fpmgm.post_training.consistency import Consistency
 from fpmgm.post_training.sdtt import SelfDistillation
 from fpmgm.schema import MAX_ITERATIONS, require
 from fpmgm.training.optim import OptimConfig
+from fpmgm.training.reconstruction import Reconstruction
 from fpmgm.training.trackers import check_trackers
 
-AnyData = TextConfig | StoriesConfig
+AnyData = TextConfig | StoriesConfig | ImagesConfig | PixelsConfig
 """The data that a recipe may have."""
-AnyObjective = MaskedCrossEntropy | NextToken | Consistency | SelfDistillation
+AnyObjective = MaskedCrossEntropy | NextToken | Consistency | SelfDistillation | Reconstruction
 MAX_UPDATES = 100_000_000
 
 

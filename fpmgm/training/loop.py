@@ -6,7 +6,7 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -19,9 +19,9 @@ from accelerate.state import AcceleratorState, is_initialized
 from torch import Tensor, nn
 
 from fpmgm.backbones import NetworkConfig
+from fpmgm.backbones.network import Learned
 from fpmgm.checkpoint import Model
 from fpmgm.data import Dataset
-from fpmgm.denoiser import Denoiser
 from fpmgm.evaluation.evaluator import evaluator_for
 from fpmgm.files import append_line, flush
 from fpmgm.objectives import Losses, Moment, Objective
@@ -56,9 +56,9 @@ BAD_LOSS = 100
 
 
 class Learner(nn.Module):
-    """A denoiser with its objective: what several processes wrap, so that gradients are shared."""
+    """What learns, with its objective: what several processes wrap, so that gradients are shared."""
 
-    def __init__(self, denoiser: Denoiser, objective: Objective, teacher: Denoiser | None) -> None:
+    def __init__(self, denoiser: Learned, objective: Objective, teacher: Learned | None) -> None:
         super().__init__()
         self.denoiser = denoiser
         self.objective = objective
@@ -74,8 +74,8 @@ class Order:
     def __init__(self, rows: np.ndarray, batch_size: int, seed: int) -> None:
         if len(rows) < batch_size:
             raise ValueError(
-                f"the text has {len(rows)} training sequences; a batch takes {batch_size}: "
-                "lower --batch-size or give more text"
+                f"the data has {len(rows)} training sequences; a batch takes {batch_size}: "
+                "lower --batch-size or give more data"
             )
         self.rows, self.batch_size, self.seed = rows, batch_size, seed
         self._epoch, self._permutation = -1, rows
@@ -131,6 +131,7 @@ def train(
             write_model(
                 folder,
                 run.model,
+                data,
                 config,
                 recipe or config,
                 name,
@@ -175,7 +176,7 @@ class Run:
         self.teacher = self._teacher()
         learner = Learner(denoiser, self.objective, self.teacher)
         if config.compile:  # block by block: a whole pass would be compiled anew for every number of iterations
-            for block in denoiser.backbone.blocks:
+            for block in network_blocks(denoiser):
                 block.compile()
         self.learner, self.optimiser = accelerator.prepare(learner, optimiser)
         changing = self.teacher if self.objective.teacher_source == START else None
@@ -188,7 +189,7 @@ class Run:
         self.settings: dict[str, Any] = {}
         """What config.json says."""
 
-    def _teacher(self) -> Denoiser | None:
+    def _teacher(self) -> Learned | None:
         """Who else has a say: the moving average, a frozen model, the start of this one, or nobody."""
         source = self.objective.teacher_source
         if source == START:
@@ -199,9 +200,8 @@ class Run:
         return teacher.to(self.accelerator.device) if teacher else None
 
     @property
-    def averaged(self) -> Denoiser:
-        module = self.ema.module
-        assert isinstance(module, Denoiser)
+    def averaged(self) -> Learned:
+        module: Any = self.ema.module
         return module
 
     def resume(self) -> None:
@@ -357,7 +357,7 @@ class Run:
         """How well the moving average knows held-out data, with the error of that."""
         return self._validated(self.averaged)
 
-    def _validated(self, denoiser: Denoiser) -> dict[str, float]:
+    def _validated(self, denoiser: Learned) -> dict[str, float]:
         batch = self.data.measured(self.config.validation_sequences).to(self.accelerator.device)
         found = self.evaluator.validate(denoiser, batch, num_iters=self.config.validation_iters)
         return {"validation": found.value, "validation_error": found.error}
@@ -367,6 +367,12 @@ class Run:
         """What the run has made: the moving average of the weights, and what it was made of."""
         data = self.config.data.placed(self.data.content)
         return Model(denoiser=self.averaged.eval(), config=self.network, codec=self.data.codec, data=data)
+
+
+def network_blocks(denoiser: Learned) -> Iterable[nn.Module]:
+    """The blocks of a denoiser; a network of another kind as a whole."""
+    backbone: Any = getattr(denoiser, "backbone", None)
+    return backbone.blocks if backbone is not None else [denoiser]
 
 
 def _parts(num: int, rank: int, world: int, micro: int) -> list[slice]:

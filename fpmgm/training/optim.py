@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from fpmgm.denoiser import Denoiser
 from fpmgm.names import choose
 
 Tensors = tuple[Tensor, ...] | list[Tensor]
@@ -51,9 +50,10 @@ class OptimConfig:
         return self.lr * warm * (1 + math.cos(math.pi * min(done, 1.0))) / 2
 
 
-def adamw(denoiser: Denoiser, config: OptimConfig) -> torch.optim.AdamW:
+def adamw(denoiser: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
     """AdamW as MDLM sets it; `set_learning_rate` before each update."""
-    injection = list(denoiser.injection.parameters()) if denoiser.injection else []
+    found: Any = getattr(denoiser, "injection", None)
+    injection = list(found.parameters()) if found else []
     is_injection = {id(parameter) for parameter in injection}
     rest = [parameter for parameter in denoiser.parameters() if id(parameter) not in is_injection]
     groups: list[dict[str, Any]] = [{"params": rest, "multiple": 1.0}]

@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from fpmgm.backbones import NetworkConfig
-from fpmgm.backbones.network import Vocabulary
+from fpmgm.backbones.network import Learned, Vocabulary
 from fpmgm.checkpoint import Model, find_folder, load, read_config, read_settings
 from fpmgm.codecs import load_codec
 from fpmgm.data import Dataset
@@ -54,14 +54,16 @@ def seen_before(config: Training) -> str:
     )
 
 
-def first_weights(config: Training, network: NetworkConfig, data: Dataset) -> Denoiser:
+def first_weights(config: Training, network: NetworkConfig, data: Dataset) -> Learned:
     """The denoiser before the first update."""
     if not config.init:
         return network.build(seed=config.seed)
     model = load(config.init, device="cpu")
     check_codec(f"init {config.init}", model, data)
     if config.init_map:
-        model = to_fixed_point(model, LayerMap.parse(config.init_map), injection=config.model.injection)
+        model = to_fixed_point(
+            model, LayerMap.parse(config.init_map), injection=getattr(config.model, "injection", "mlp")
+        )
     _check_network(config.init, model.config, network)
     denoiser = network.build()
     denoiser.load_state_dict(model.denoiser.state_dict())
@@ -82,7 +84,7 @@ def named_teacher(config: Training, network: NetworkConfig, data: Dataset) -> De
 def check_codec(who: str, model: Model, data: Dataset) -> None:
     """A ValueError if a model reads and writes otherwise than the run does."""
     if model.codec is not None and not model.codec.is_alike(data.codec):
-        raise ValueError(f"{who} has another tokenizer than the run; give --data.tokenizer its tokenizer.json")
+        raise ValueError(f"{who} has another tokenizer than the run; give --data.tokenizer the model's own")
 
 
 def _check_network(init: str, source: NetworkConfig, network: NetworkConfig) -> None:

@@ -15,10 +15,10 @@ ROOT = PACKAGE.parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = [
-    {"types", "names", "schema", "hub", "progress", "provenance", "places", "files"},
-    {"devices", "symbols"},
+    {"types", "names", "schema", "hub", "progress", "provenance", "files", "pictures"},
+    {"devices", "symbols", "places"},
     {"randomness", "draws", "masking", "head_loss", "share"},
-    {"solvers", "reuse", "transitions", "budget"},
+    {"solvers", "reuse", "transitions", "budget", "guidance"},
     {"remasking"},
     {"gradients", "injection"},
     {"denoiser"},

@@ -1,0 +1,141 @@
+"""Images as codes: a data set of images, written in the codes of an image tokenizer once, and cached."""
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+
+from fpmgm.backbones.network import Vocabulary
+from fpmgm.backbones.vq import VQConfig
+from fpmgm.codecs import Codec, ImageCodec
+from fpmgm.codecs.image_tokenizer import DiffusersTokenizer, ImageTokenizer, VQTokenizer
+from fpmgm.codecs.images import FILE as CODEC_FILE
+from fpmgm.data.assets import cache_folder, making
+from fpmgm.data.dataset import Dataset
+from fpmgm.data.pixels import Pixels, PixelsConfig, load_pixels
+from fpmgm.files import whole_folder
+from fpmgm.places import find_folder
+from fpmgm.progress import Progress
+from fpmgm.schema import read_json, read_object, require
+
+AT_ONCE = 1024
+PATIENCE = 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImagesConfig(PixelsConfig):
+    """Which images, in the codes of which tokenizer. Codes, grid and classes are what the network is built for."""
+
+    data_type: ClassVar[str] = "images"
+
+    tokenizer: str = "fashion-tokenizer"
+    """The image tokenizer: a bundled one, the folder of a run that trained one, a model that has one, or a folder of a
+    VQModel of diffusers."""
+    num_codes: int = 256
+    grid: tuple[int, int] = (7, 7)
+    """Rows and columns of codes."""
+    num_classes: int = 10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require("data.num_codes", self.num_codes, 2, 1 << 20)
+        require("data.num_classes", self.num_classes, 0, 1 << 20)
+        for each in self.grid:
+            require("data.grid", each, 1, 1 << 10)
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        rows, columns = self.grid
+        return Vocabulary(
+            size=self.num_codes + 1, mask_id=self.num_codes, length=rows * columns, num_classes=self.num_classes
+        )
+
+    def placed(self, content: str = "") -> "ImagesConfig":
+        """The same with whole paths and the hash of the images. A bundled tokenizer keeps its name."""
+        placed = super().placed(content)
+        is_folder = os.path.isdir(self.tokenizer)
+        found: ImagesConfig = replace(placed, tokenizer=os.path.abspath(self.tokenizer)) if is_folder else placed
+        return found
+
+    def load(self, codec: Codec | None = None) -> Dataset:
+        """The codes of every image as a row, with its class."""
+        if codec is not None and not isinstance(codec, ImageCodec):
+            raise ValueError(f"{self.source} are images, and the model writes {codec.kind}")
+        tokenizer = codec.tokenizer if codec else tokenizer_named(self.tokenizer, self.size)
+        self._check(tokenizer, "codes", self.num_codes, tokenizer.num_codes)
+        self._check(tokenizer, "rows and columns", self.grid, tokenizer.grid)
+        pixels = load_pixels(self)
+        if pixels.shape != tokenizer.image_shape:
+            raise ValueError(
+                f"the images of {self.source} have the shape {pixels.shape}, and tokenizer {self.tokenizer} is for "
+                f"{tokenizer.image_shape}; give --data.size, or another tokenizer"
+            )
+        self._check(tokenizer, "classes", self.num_classes, len(pixels.class_names))
+        folder = encoded(pixels, tokenizer)
+        codec = codec or ImageCodec(tokenizer, pixels.class_names)
+        return Dataset(
+            rows=np.load(folder / "codes.npy", mmap_mode="r"),
+            labels=pixels.labels,
+            train=pixels.train,
+            held_out=pixels.held_out,
+            codec=codec,
+            vocabulary=codec.vocabulary,
+            content=pixels.content,
+            place=folder,
+        )
+
+    def _check(self, tokenizer: ImageTokenizer, what: str, ours: object, theirs: object) -> None:
+        if ours != theirs:
+            whose = self.source if what == "classes" else f"tokenizer {self.tokenizer}"
+            raise ValueError(f"the run is set for {ours} {what}, and {whose} has {theirs}; set --data.{_flag(what)}")
+
+
+def _flag(what: str) -> str:
+    return {"codes": "num-codes", "rows and columns": "grid", "classes": "num-classes"}[what]
+
+
+def encoded(pixels: Pixels, tokenizer: ImageTokenizer) -> Path:
+    """The folder of the cache with the codes of all images, made on first use; known by images and tokenizer."""
+    parts = [tokenizer.kind, json.dumps(tokenizer.settings, sort_keys=True), pixels.content]
+    key = hashlib.sha256("\0".join(parts).encode() + tokenizer.weights).hexdigest()[:32]
+    folder = cache_folder() / "packed" / f"images-{key}"
+    with making(folder) as is_missing:
+        if is_missing:
+            dtype = np.uint16 if tokenizer.num_codes < 1 << 16 else np.uint32
+            with Progress("encoding images", len(pixels.images), patience=PATIENCE) as progress:
+                found = []
+                for start in range(0, len(pixels.images), AT_ONCE):
+                    part = torch.from_numpy(np.array(pixels.images[start : start + AT_ONCE]))
+                    found.append(tokenizer.encode(part).numpy().astype(dtype))
+                    progress.reach(min(start + AT_ONCE, len(pixels.images)))
+            with whole_folder(folder) as unfinished:
+                np.save(unfinished / "codes.npy", np.concatenate(found))
+    return folder
+
+
+@lru_cache(maxsize=4)
+def tokenizer_named(name: str, size: int = 0) -> ImageTokenizer:
+    """An image tokenizer: a bundled one, a run's, a model's own, or a VQModel of diffusers for images of that size."""
+    folder = find_folder(name)
+    if (folder / CODEC_FILE).is_file():
+        return ImageCodec.load(folder).tokenizer
+    file = folder / "config.json"
+    if not file.is_file():
+        raise ValueError(f"{folder} holds no image tokenizer: it has no config.json")
+    settings = read_json(file)
+    if settings.get("_class_name") == "VQModel":
+        return DiffusersTokenizer.read(folder, size)
+    if settings.pop("model_type", None) != VQConfig.model_type:
+        raise ValueError(f"{name} is no image tokenizer; train one with fpmgm train fashion-tokenizer")
+    settings.pop("data", None)
+    config = read_object(VQConfig, settings, str(file))
+    network = config.build()
+    network.load_state_dict({key: tensor.float() for key, tensor in load_file(folder / "model.safetensors").items()})
+    return VQTokenizer.made_of(config, network)
