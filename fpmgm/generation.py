@@ -127,7 +127,7 @@ def generate(
     asked = model.speech.starts(request, model.config.vocabulary, num_samples)
     starts, labels = asked.tokens, asked.labels
     how = with_saved_settings(model.generation, how, model.speech.grid)
-    _check_guided(how, model.config.vocabulary.num_classes)
+    check_guided(how, model.config.vocabulary.num_classes)
     spending = plan(how.budget, model.denoiser.cost, num_steps=how.steps, allocation=how.allocation)
     watched = _Timed(on_step) if on_step else None
     rules: dict[str, Any] = {
@@ -310,7 +310,7 @@ def _guidance(how: Sampling) -> Guidance:
     return Guidance(weight=how.cfg_weight or 0.0, rule=rule, begin=how.guidance_begin)
 
 
-def _check_guided(how: Sampling, num_classes: int) -> None:
+def check_guided(how: Sampling, num_classes: int) -> None:
     if how.cfg_weight and not num_classes:
         raise ValueError(f"cfg_weight is {how.cfg_weight}, and this model knows no classes to guide to; leave it out")
 
