@@ -3,13 +3,14 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import torch
 
 from fpmgm.budget import ALLOCATIONS, AllocationName, Cost, plan
 from fpmgm.checkpoint import Model
+from fpmgm.codecs import Codec
 from fpmgm.draws import NUCLEI, Draw, NucleusName
 from fpmgm.guidance import GUIDANCES, Guidance, GuidanceName
 from fpmgm.masking import SCHEDULES, ScheduleName, mask_schedule_by_name
@@ -82,15 +83,26 @@ class Sampling:
 class Generated:
     """Samples and what they cost."""
 
-    shown: list[Any]  # what a person sees of each: a text, or an image as an array
+    codec: Codec = field(repr=False)
     tokens: list[list[int]]
+    labels: list[int] | None  # the class of each sample, if the model has classes
     block_evals: int  # the most that any sequence spent
     seconds: float
-    steps: int
-    allocation: Literal["auto", AllocationName]
     iterations: tuple[int, ...]  # of the solver, by step; 0 for a plain stack
-    labels: list[int] | None = None  # the class of each sample, if the model has classes
-    sampling: Sampling = field(default_factory=Sampling)  # the settings, with all that was left open decided
+    sampling: Sampling  # the settings, with all that was left open decided
+
+    @property
+    def steps(self) -> int:
+        return len(self.iterations)
+
+    @property
+    def allocation(self) -> Literal["auto", AllocationName]:
+        return self.sampling.allocation
+
+    @cached_property
+    def shown(self) -> list[Any]:
+        """What a person sees of each sample: a text, or an image as an array. It is made when it is asked for."""
+        return [self.codec.show(row) for row in self.tokens]
 
     @property
     def texts(self) -> list[str]:
@@ -148,14 +160,12 @@ def generate(
             rows[index] = row
     seconds = time.perf_counter() - begin - (watched.seconds if watched else 0.0)
     return Generated(
-        shown=[model.speech.show(row) for row in rows],
+        codec=model.speech,
         tokens=rows,
+        labels=labels,
         block_evals=spent,
         seconds=seconds,
-        steps=spending.num_steps,
-        allocation=how.allocation,
         iterations=tuple(spending.iterations),
-        labels=labels,
         sampling=replace(how, steps=spending.num_steps),
     )
 

@@ -34,3 +34,15 @@ def test_the_global_generator_is_not_touched() -> None:
     before = torch.random.get_rng_state()
     Streams.of(0, range(3)).uniform(10)
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_the_fixed_number_of_a_stream_is_always_the_same_and_takes_nothing_from_it() -> None:
+    asked, untouched = Streams.of(3, range(500)), Streams.of(3, range(500))
+    first = asked.fixed
+    assert torch.equal(asked.uniform(5), untouched.uniform(5))
+    assert torch.equal(asked.fixed, first)
+    assert torch.equal(Streams.of(3, [7, 11]).fixed, first[[7, 11]])
+    assert len(set(first.tolist())) == 500
+    assert 0.45 < float(first.mean()) < 0.55
+    assert not torch.equal(first, Streams.of(4, range(500)).fixed)
+    assert not torch.isin(first, Streams.of(3, range(500)).uniform(50)).any()

@@ -314,6 +314,19 @@ def test_halton_reveals_the_published_number_of_cells_per_step(num_steps: int, c
         assert revealed[-3:] == [14, 17, 41]
 
 
+@pytest.mark.parametrize("size", [4, 7, 16])
+def test_halton_counts_are_those_of_the_published_formula_at_any_number_of_steps(size: int) -> None:
+    num_cells, halton = size * size, Halton(height=size, width=size)
+    for num_steps in (1, 2, 3, 5, 6, 7, 8, 10, 12, 16, 24, 31, 32, 48, num_cells):
+        visible, counts = 0, []
+        for i in range(num_steps):
+            visible = max(visible + 1, halton.num_visible(1 - (i + 1) / num_steps))  # at least one cell more
+            counts.append(min(visible, num_cells))
+        share = [1 - math.acos((i + 1) / num_steps) / (math.pi / 2) for i in range(num_steps)]
+        published = [max(i + 1, int(num_cells * each)) for i, each in enumerate(share)]
+        assert counts == [min(each, num_cells) for each in published], num_steps
+
+
 def test_halton_reveals_one_cell_a_step_where_there_are_as_many_steps_as_cells() -> None:
     state = all_masked(1, 16)
     for i in range(16):
