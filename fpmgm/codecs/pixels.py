@@ -65,7 +65,7 @@ class PixelCodec:
         return "image-feature-extraction"
 
     def in_card(self, shown: Sequence[Picture]) -> tuple[str, dict[str, bytes]]:
-        return in_card(shown, "Held-out images, and below each row what the model makes of them")
+        return in_card(shown, "Held-out images")
 
     def is_alike(self, other: Codec) -> bool:
         return isinstance(other, PixelCodec) and self.shape == other.shape

@@ -1,15 +1,21 @@
 """What the frame knows of measuring: an evaluator for each kind of codec."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from fpmgm.backbones import NetworkConfig
+from fpmgm.backbones.classifier import ClassifierConfig
 from fpmgm.checkpoint import Model
+from fpmgm.codecs import Codec
 from fpmgm.data import Dataset
 from fpmgm.denoiser import Denoiser
 from fpmgm.evaluation.intervals import Interval
 from fpmgm.names import choose
 from fpmgm.types import Batch, Tokens
+
+CLASSIFIER = "classifier"
+"""As a kind: a network that tells classes, whatever its codec."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +39,8 @@ class Validation:
     error: float
     """One standard error."""
     num_sequences: int
+    nats_per_token: float | None = None
+    """If the value is a perplexity: its logarithm."""
 
 
 @runtime_checkable
@@ -57,8 +65,14 @@ class Evaluator(Protocol):
         """Load what is needed to measure samples of this model; a ValueError before anything is sampled."""
         ...
 
-    def measure(self, model: Model, tokens: Tokens, *, seed: int) -> dict[str, Interval]:
-        """Metrics of samples by name, each with its interval."""
+    def measure(
+        self, model: Model, tokens: Tokens, *, seed: int, labels: Sequence[int] | None = None
+    ) -> dict[str, Interval]:
+        """Metrics of samples by name, each with its interval; `labels` are the classes they were asked to be of."""
+        ...
+
+    def references(self, model: Model, num_samples: int) -> dict[str, dict[str, Interval]]:
+        """The metrics of real data, by what it is; none if nothing is compared with real data."""
         ...
 
     def diversity(self, tokens: Tokens) -> float:
@@ -90,10 +104,23 @@ class Evaluator(Protocol):
         ...
 
 
+def evaluator_of(network: NetworkConfig, codec: Codec, **settings: Any) -> Evaluator:
+    """The evaluator of a network with that codec: one that reads pixels is an autoencoder, or a classifier."""
+    is_classifier = network.model_type == ClassifierConfig.model_type
+    return evaluator_for(CLASSIFIER if is_classifier else codec.kind, **settings)
+
+
 def evaluator_for(kind: str, **settings: Any) -> Evaluator:
-    """The evaluator of what a codec of that kind writes, with these settings."""
+    """The evaluator of what a codec of that kind writes, or of a classifier, with these settings."""
+    from fpmgm.evaluation.classification import ClassificationEvaluator
+    from fpmgm.evaluation.images import ImageEvaluator
     from fpmgm.evaluation.reconstruction import ReconstructionEvaluator
     from fpmgm.evaluation.text import TextEvaluator
 
-    kinds: dict[str, Callable[..., Evaluator]] = {"text": TextEvaluator, "pixels": ReconstructionEvaluator}
+    kinds: dict[str, Callable[..., Evaluator]] = {
+        "text": TextEvaluator,
+        "image": ImageEvaluator,
+        "pixels": ReconstructionEvaluator,
+        CLASSIFIER: ClassificationEvaluator,
+    }
     return choose("codec", kind, kinds)(**settings)

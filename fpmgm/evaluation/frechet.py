@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
-from fpmgm.evaluation.intervals import Interval, recentred
+from fpmgm.evaluation.intervals import Interval, with_spread
 
 Vectors = Float[np.ndarray, "_ D"]
 """A feature vector a row."""
@@ -70,8 +70,8 @@ def frechet_interval(
 ) -> Interval:
     """The distance of samples to the real ones, with its interval over samples; `groups` are resampled one by one.
 
-    A resample repeats some samples, which makes its distance larger. So the spread of the resamples is taken about
-    their own mean, and put around the value.
+    A resample repeats some samples, which makes its distance larger. So the spread of the resamples is put around the
+    value, instead of their quantiles.
     """
     root = symmetric_root(real.covariance)
 
@@ -79,7 +79,7 @@ def frechet_interval(
         return _distance(real, root, Gaussian.of(features[rows]))
 
     drawn = resamples(len(features), num_resamples, groups=groups, seed=seed)
-    return recentred(distance(np.arange(len(features))), [distance(rows) for rows in drawn])
+    return with_spread(distance(np.arange(len(features))), [distance(rows) for rows in drawn])
 
 
 def resamples(num: int, num_resamples: int, *, groups: Groups | None = None, seed: int = 0) -> list[Groups]:

@@ -8,11 +8,9 @@ import numpy as np
 from jaxtyping import Float
 
 from fpmgm.evaluation.frechet import Vectors
-from fpmgm.evaluation.intervals import Interval
+from fpmgm.evaluation.intervals import NORMAL, Interval
 
 ROWS_AT_ONCE = 1024
-NORMAL = 1.959964
-"""Standard errors to either side of a normal value that hold it 95 times of 100."""
 
 Sums = Float[np.ndarray, " _"]
 

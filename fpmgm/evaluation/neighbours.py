@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 
 from fpmgm.evaluation.frechet import Groups, Vectors, resamples
-from fpmgm.evaluation.intervals import Interval, bootstrap, recentred
+from fpmgm.evaluation.intervals import Interval, bootstrap, with_spread
 
 ROWS_AT_ONCE = 512
 
@@ -32,7 +32,7 @@ def density_and_coverage(
     covered = [float(inside[:, np.unique(rows)].any(axis=1).mean()) for rows in drawn]
     return {
         "density": bootstrap(counts[:, None], lambda means: means[:, 0], seed=seed),
-        "coverage": recentred(float(inside.any(axis=1).mean()), covered),
+        "coverage": with_spread(float(inside.any(axis=1).mean()), covered),
     }
 
 

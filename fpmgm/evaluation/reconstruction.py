@@ -1,6 +1,7 @@
 """What is measured of an image tokenizer: how far held-out images are from what it makes of their codes."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,8 +37,13 @@ class ReconstructionEvaluator:
     def prepare(self, model: Model, num_samples: int) -> None:
         self.check(num_samples)
 
-    def measure(self, model: Model, tokens: Tokens, *, seed: int) -> dict[str, Interval]:
+    def measure(
+        self, model: Model, tokens: Tokens, *, seed: int, labels: Sequence[int] | None = None
+    ) -> dict[str, Interval]:
         raise ValueError("an image tokenizer draws no samples")
+
+    def references(self, model: Model, num_samples: int) -> dict[str, dict[str, Interval]]:
+        return {}
 
     def diversity(self, tokens: Tokens) -> float:
         raise ValueError("an image tokenizer draws no samples")

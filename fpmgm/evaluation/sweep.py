@@ -102,7 +102,7 @@ def measure_cell(cell: Cell, protocol: Protocol) -> Row:
         sampling = _turned(cell, found.setting)
     out, spent = _samples(cell.model, sampling, protocol.num_samples, protocol.device, protocol.dtype)
     tokens = torch.tensor(out.tokens)
-    metrics = evaluator.measure(model, tokens, seed=cell.sampling.seed)
+    metrics = evaluator.measure(model, tokens, seed=cell.sampling.seed, labels=out.labels)
     if cell.knob:  # judged by these samples, not by the fewer of the search
         is_met = is_near(evaluator.diversity(tokens), cell.entropy)
         matched = Match(knob=cell.knob, entropy=cell.entropy, is_met=is_met)

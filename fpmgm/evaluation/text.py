@@ -1,7 +1,7 @@
 """What is measured of texts: samples, with bootstrap intervals over them, and likelihood of held-out ones."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -87,7 +87,9 @@ class TextEvaluator:
         if self.mauve:
             self._real_features(model, num_samples)
 
-    def measure(self, model: Model, tokens: Tokens, *, seed: int = 0) -> dict[str, Interval]:
+    def measure(
+        self, model: Model, tokens: Tokens, *, seed: int = 0, labels: Sequence[int] | None = None
+    ) -> dict[str, Interval]:
         codec = text_codec(model)
         readings = read_symbols(self._judge(), codec, tokens.tolist())[0] if self.judge else None
         metrics = measure(tokens, readings, seed=seed)
@@ -95,12 +97,14 @@ class TextEvaluator:
             metrics["mauve"] = mauve_interval(_features(readings), self._real_features(model, len(tokens)))
         return metrics
 
+    def references(self, model: Model, num_samples: int) -> dict[str, dict[str, Interval]]:
+        return {}
+
     def diversity(self, tokens: Tokens) -> float:
         return float(unigram_entropy(tokens).mean())
 
     def validate(self, denoiser: Denoiser, batch: Batch, *, num_iters: int) -> Validation:
-        found = perplexity(denoiser, batch, num_iters=num_iters)
-        return Validation(value=found.value, error=found.error, num_sequences=found.num_sequences)
+        return Validation(**asdict(perplexity(denoiser, batch, num_iters=num_iters)))
 
     def key(self) -> tuple[dict[str, Any], str]:
         """The settings, without the split where it is the usual one: rows of before it are still known."""

@@ -1,6 +1,6 @@
 """Full runs by name: each a frozen dataclass, every field of which the command line can change."""
 
-from fpmgm.recipes.images import FASHION_TOKENIZER
+from fpmgm.recipes.images import FASHION_CLASSIFIER, FASHION_TOKENIZER
 from fpmgm.recipes.lm1b import LM1B
 from fpmgm.recipes.mini import (
     TEXT_MINI,
@@ -28,6 +28,7 @@ RECIPES: dict[str, Training] = {
     "stories-fp": STORIES_FP,
     "stories-mdlm": STORIES_MDLM,
     "fashion-tokenizer": FASHION_TOKENIZER,
+    "fashion-classifier": FASHION_CLASSIFIER,
     "owt": OWT,
     "owt-mdlm": OWT_MDLM,
     "owt-128": OWT_128,
@@ -50,6 +51,7 @@ ABOUT: dict[str, str] = {
     "text-mini-adapt": "stage: text-mini-mdlm made an FP-MDLM and adapted",
     "stories-fp": "FP-MDLM of stories, 1/1/1 blocks; prepare stories makes the corpus first",
     "stories-mdlm": "MDLM of stories, 12 blocks",
+    "fashion-classifier": "a classifier of Fashion-MNIST, to judge images with; minutes of one core",
     "fashion-tokenizer": "an image tokenizer of Fashion-MNIST, 7 x 7 of 256 codes; minutes of one core",
     "owt": "FP-MDLM of OpenWebText, 1/1/1 blocks, as in the paper; needs GPUs",
     "owt-mdlm": "MDLM of OpenWebText, 12 blocks; needs GPUs",

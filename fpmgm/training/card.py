@@ -12,7 +12,7 @@ import numpy as np
 from fpmgm.backbones import NetworkConfig
 from fpmgm.checkpoint import CURVES, MODEL_FILES, Model
 from fpmgm.data import Dataset
-from fpmgm.evaluation.evaluator import Metric, evaluator_for
+from fpmgm.evaluation.evaluator import Metric, evaluator_of
 from fpmgm.files import whole_folder
 from fpmgm.provenance import provenance
 from fpmgm.training.config import Training
@@ -38,7 +38,7 @@ def write_model(
     card, files = model_card(model, data, config, recipe, name, metrics, extended, num_samples)
     with whole_folder(folder / "model", MODEL_FILES) as scratch:
         replace(model, card=card).write(scratch)
-        plot_curves(scratch / CURVES, metrics, evaluator_for(model.speech.kind).validated)
+        plot_curves(scratch / CURVES, metrics, evaluator_of(model.config, model.speech).validated)
         for file, content in files.items():
             (scratch / file).write_bytes(content)
 
@@ -58,7 +58,7 @@ def model_card(
     last = metrics[-1]
     size = sum(parameter.numel() for parameter in model.denoiser.parameters())
     iters = f", {config.validation_iters} solver iterations" if network.cost.fp else ""
-    evaluator, vocabulary = evaluator_for(model.speech.kind), network.vocabulary
+    evaluator, vocabulary = evaluator_of(network, model.speech), network.vocabulary
     metric = evaluator.validated
     tag = "causal" if network.is_causal else "masked-diffusion"
     how, shown = evaluator.shown(model, data, num_samples)

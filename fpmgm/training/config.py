@@ -15,13 +15,14 @@ from fpmgm.objectives import MaskedCrossEntropy, NextToken
 from fpmgm.post_training.consistency import Consistency
 from fpmgm.post_training.sdtt import SelfDistillation
 from fpmgm.schema import MAX_ITERATIONS, require
+from fpmgm.training.classification import Classification
 from fpmgm.training.optim import OptimConfig
 from fpmgm.training.reconstruction import Reconstruction
 from fpmgm.training.trackers import check_trackers
 
 AnyData = TextConfig | StoriesConfig | ImagesConfig | PixelsConfig
 """The data that a recipe may have."""
-AnyObjective = MaskedCrossEntropy | NextToken | Consistency | SelfDistillation | Reconstruction
+AnyObjective = MaskedCrossEntropy | NextToken | Consistency | SelfDistillation | Reconstruction | Classification
 MAX_UPDATES = 100_000_000
 
 

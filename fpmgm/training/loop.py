@@ -22,7 +22,7 @@ from fpmgm.backbones import NetworkConfig
 from fpmgm.backbones.network import Learned
 from fpmgm.checkpoint import Model
 from fpmgm.data import Dataset
-from fpmgm.evaluation.evaluator import evaluator_for
+from fpmgm.evaluation.evaluator import evaluator_of
 from fpmgm.files import append_line, flush
 from fpmgm.objectives import Losses, Moment, Objective
 from fpmgm.progress import Progress
@@ -168,7 +168,7 @@ class Run:
         self.config, self.folder, self.accelerator, self.data = config, folder, accelerator, data
         self.network: NetworkConfig = config.model.fit(data.vocabulary)
         self.objective: Objective = config.objective
-        self.evaluator = evaluator_for(data.codec.kind)
+        self.evaluator = evaluator_of(self.network, data.codec)
         denoiser = first_weights(config, self.network, data).to(accelerator.device)
         self.denoiser = denoiser
         self.ema = moving_average(denoiser, config.optim.ema)
