@@ -25,7 +25,7 @@ def layer_names(cost: Cost, num_iters: int) -> tuple[str, ...]:
 
 
 def layer_states(denoiser: Denoiser, z: Tokens, t: float, *, num_iters: int) -> Iterator[Hidden]:
-    """The residual stream after every block, at all positions.
+    """The residual stream after every block, at all positions but the network's registers.
 
     The blocks of a fixed point count as one layer for each of `num_iters` Picard iterations from h_pre; a plain stack
     has none.
@@ -35,12 +35,12 @@ def layer_states(denoiser: Denoiser, z: Tokens, t: float, *, num_iters: int) -> 
     h = backbone.embed(z)
     for index in range(cost.pre):
         h = backbone.run_block(index, h, cond)
-        yield h
+        yield h[:, : z.shape[1]]
     if cost.fp:
         f = denoiser.fixed_point_map(h, cond)
         for _ in range(num_iters):
             h = f(h)
-            yield h
+            yield h[:, : z.shape[1]]
     for index in range(cost.pre + cost.fp, len(backbone.blocks)):
         h = backbone.run_block(index, h, cond)
-        yield h
+        yield h[:, : z.shape[1]]

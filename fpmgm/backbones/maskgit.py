@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
@@ -349,7 +349,7 @@ class MaskGIT(nn.Module):
             mlp_width=self.mlp_width,
         )
 
-    def _class_rows(self, z: Tokens, label: Labels | None) -> Labels:
+    def _class_rows(self, z: Tokens, label: Labels | None) -> Int[Tensor, "#B"]:
         """Rows of the class table: one for the batch if it is told no class."""
         if label is None:
             return torch.full((1,), self.num_classes, device=z.device)
