@@ -25,6 +25,12 @@ def write_text(file: Path, text: str) -> None:
         scratch.write_text(text, encoding="utf-8")
 
 
+def write_bytes(file: Path, content: bytes) -> None:
+    """Write a file of bytes, whole or not at all."""
+    with whole_file(file) as scratch:
+        scratch.write_bytes(content)
+
+
 def write_json(file: Path, content: dict[str, Any]) -> None:
     """Write a JSON file, whole or not at all."""
     write_text(file, json.dumps(content, indent=1) + "\n")

@@ -126,26 +126,19 @@ def resized(picture: Picture, height: int, width: int, *, is_mask: bool = False)
     return np.asarray(Image.fromarray(picture).resize((width, height), how))
 
 
-def fitted(images: Sequence[Picture], *, width: int, lines: int) -> Picture:
-    """A grid that fits into a terminal so many characters wide, with images as large as the lines allow.
+def fitted(images: Sequence[Picture], *, width: int, lines: int, columns: int | None = None) -> Picture:
+    """A grid for a terminal of so many characters and lines, with images as large as it allows, and no larger than own.
 
-    A character shows two pixels, one above the other. Images are never enlarged; if they fit in no way, they are as
-    small as the width demands.
+    A character shows two pixels, one above the other. Without `columns`, there are as many as make images largest.
     """
     height, own = images[0].shape[:2]
 
-    def shrunk(columns: int) -> tuple[int, int]:
-        factor = min(1.0, (width - columns + 1) / (columns * own))
-        return max(1, int(factor * height)), max(1, int(factor * own))
+    def factor(columns: int) -> float:
+        rows = math.ceil(len(images) / columns)
+        return min(1.0, (width - columns + 1) / (columns * own), (2 * lines - rows + 1) / (rows * height))
 
-    def num_lines(columns: int) -> float:
-        return math.ceil(len(images) / columns) * (shrunk(columns)[0] + 1) / 2
-
-    possible = range(1, min(len(images), max(1, width // 2)) + 1)
-    fitting = [columns for columns in possible if num_lines(columns) <= lines]
-    # As large as can be, and then as few lines as can be.
-    columns = max(fitting, key=lambda n: (shrunk(n)[1], n)) if fitting else min(possible, key=num_lines)
-    size = shrunk(columns)
+    columns = columns or max(range(1, len(images) + 1), key=lambda number: (factor(number), number))
+    size = max(1, int(factor(columns) * height)), max(1, int(factor(columns) * own))
     small = [image if image.shape[:2] == size else resized(image, *size) for image in images]
     return grid(small, columns=columns, gap=1)
 

@@ -1,8 +1,9 @@
-"""The quick start: the bundled model writes, token by token, and a table shows what a budget buys."""
+"""The quick start: a bundled model writes, a table shows quality at four budgets, and another model draws images."""
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import NamedTuple
 
 import torch
@@ -10,21 +11,30 @@ from rich.console import Console
 from rich.table import Table
 
 from fpmgm.budget import plan
-from fpmgm.checkpoint import BUNDLED, Model, load
+from fpmgm.checkpoint import Model, load
+from fpmgm.codecs import ImageCodec
 from fpmgm.devices import OnDevice
 from fpmgm.evaluation.intervals import Interval
 from fpmgm.evaluation.judges import BUNDLED_JUDGE
 from fpmgm.evaluation.tables import Column, terminal_table
 from fpmgm.evaluation.text import TextEvaluator
 from fpmgm.evaluation.threads import use_threads
+from fpmgm.files import write_bytes
 from fpmgm.generation import Generated, generate
-from fpmgm.replay import Replay
+from fpmgm.pictures import grid_png, scale_for
+from fpmgm.places import BUNDLED
+from fpmgm.replay import Replay, drawing
 from fpmgm.schema import MAX_SAMPLES, read_json, require
 
 BUDGETS = (24, 48, 96, 192)
 WATCHED = 96
 MDLM = "text-mini-mdlm"
 QUALITY = "perplexity_per_sample"
+IMAGES = "fashion"
+DRAWN = ("sneaker", "bag", "dress", "trouser")
+"""The classes of images that are drawn, if the model knows them."""
+NUM_DRAWN = 4
+"""Images of each class, and classes if the model knows others."""
 
 
 class Line(NamedTuple):
@@ -51,7 +61,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Quickstart(OnDevice):
-    """Watch the bundled FP-MDLM write verse, then sample it at four budgets."""
+    """Watch the bundled FP-MDLM write verse, then sample it at four budgets, and see images of a bundled FP-MaskGIT."""
 
     num_samples: int = 16
     """Texts sampled at each budget."""
@@ -84,15 +94,39 @@ def run(config: Quickstart) -> None:
         generate(model, budget=WATCHED, seed=config.seed, on_step=replay)
     console.print()
     console.print(budget_table(model, config, console.width))
+    if (BUNDLED / IMAGES).is_dir():
+        draw_images(config, console)
     console.print(
         'Next: ./run sample --watch --prompt "The sea"     goes on from your words\n'
         '      ./run sample --infill "the ___ of the ___"  fills in\n'
+        "      ./run sample fashion --class bag --watch    draws images\n"
         "      ./run train mine --data.source FILE         learns your own text\n"
         "      ./run --help                                lists the rest"
     )
     if config.svg:
         picture = console.export_svg(title="./run quickstart")
         Path(config.svg).write_text(re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL))  # no fonts from afar
+
+
+def draw_images(config: Quickstart, console: Console) -> None:
+    """Draw images of a few classes, a row each, and save them as a PNG."""
+    model = load(IMAGES, device=config.device, dtype=config.dtype)
+    codec = model.speech
+    assert isinstance(codec, ImageCodec)
+    classes = [name for name in DRAWN if name in codec.class_names] or list(codec.class_names[:NUM_DRAWN])
+    use_threads(model.config, len(classes) * NUM_DRAWN)
+    out = generate(model, classes=classes, num_samples=NUM_DRAWN, budget=WATCHED, seed=config.seed)
+    file = Path(mkdtemp(prefix="fpmgm-")) / f"{IMAGES}.png"
+    captions = [codec.class_names[label] for label in out.labels or ()]
+    write_bytes(file, grid_png(out.shown, columns=NUM_DRAWN, scale=scale_for(out.shown[0]), captions=captions))
+    size = sum(parameter.numel() for parameter in model.denoiser.parameters())
+    console.print(
+        f"An {model.config.kind} of {size:,} parameters draws {len(out.tokens)} images with {out.block_evals} block "
+        f"evaluations each, in {out.seconds:.1f} s; a row each: {', '.join(classes)}.\n"
+    )
+    in_colours = True if config.svg else None
+    console.print(drawing(out.shown, console, columns=NUM_DRAWN, in_colours=in_colours))
+    console.print(f"\nThe same as a file: {file}\n", soft_wrap=True)
 
 
 def budget_table(model: Model, config: Quickstart, width: int) -> Table:

@@ -12,7 +12,9 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from fpmgm.checkpoint import DEFAULT, find_folder, load, load_folder, read_config
+from fpmgm.checkpoint import DEFAULT, Model, find_folder, load, load_folder, read_config
+from fpmgm.codecs import ImageCodec
+from fpmgm.commands.sample_images import check_files, run_sample_images
 from fpmgm.devices import OnDevice
 from fpmgm.evaluation.threads import use_threads
 from fpmgm.generation import Sampling, generate
@@ -23,37 +25,84 @@ from fpmgm.replay import Replay
 
 @dataclass(frozen=True, kw_only=True)
 class SampleCommand(Sampling, OnDevice):
-    """Write text with a trained model."""
+    """Write text or draw images with a trained model."""
 
     model: Annotated[str, tyro.conf.Positional] = DEFAULT
     """A bundled model, a model folder, or a hub id owner/name."""
     num_samples: int = 1
-    """Samples for each prompt or text with blanks."""
+    """Samples for each prompt, text with blanks or class."""
     prompt: tuple[str, ...] = ()
     """What the text begins with. A space at its end is left out: the next word brings its own."""
     infill: tuple[str, ...] = ()
     """A text with blanks of underscores, one for each token: 'the ___ of the ___'. A blank takes the space
     before it."""
+    classes: Annotated[tuple[tuple[str, ...], ...], tyro.conf.arg(name="class"), tyro.conf.UseAppendAction] = ()
+    """Of images: the class to draw, by name or number. Without it all classes come in turn."""
+    out: str = ""
+    """Of images: a .png file for all of them side by side, or a folder, which ends with /, for one file each. Without
+    it they are drawn in the terminal, and saved where the last line says."""
+    animate: str = ""
+    """Of images: a .gif or .webp file that shows how they were filled in, step by step."""
+    inpaint: str = ""
+    """Of images: an image of which a part is drawn anew."""
+    mask: str = ""
+    """The part of `inpaint` to draw anew: a black image of the same size, white there."""
+    resize: bool = False
+    """Bring `inpaint` and `mask` to the size that the model draws. Without it another size is refused."""
     watch: bool = False
-    """Replay the denoising of the first sequence, step by step."""
+    """Replay the denoising step by step: of the first text, or of the first images."""
     json: bool = False
-    """Print one JSON object: texts, block_evals, seconds and the settings."""
+    """Print one JSON object: texts, or codes and classes; block_evals, seconds and the settings."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_device()
         if self.watch and self.json:
             raise ValueError("watch and json are both set; give one of them")
+        check_files(self.out, self.animate, self.inpaint, self.mask)
+        if self.resize and not self.inpaint:
+            raise ValueError("resize is set, and without --inpaint there is nothing to resize")
+
+    @property
+    def class_list(self) -> tuple[str, ...]:
+        """All classes that are asked for, however they were written."""
+        return tuple(each for given in self.classes for each in given)
+
+
+OPTIONS = {
+    "text": {"--prompt": "prompt", "--infill": "infill"},
+    "image": {"--class": "classes", "--out": "out", "--animate": "animate", "--inpaint": "inpaint"},
+}
+"""What can be asked of one kind of model only."""
+INSTEAD = {"text": "writes text; begin it with --prompt", "image": "draws images; ask for a class with --class"}
 
 
 def run_sample(command: SampleCommand) -> None:
-    """Print the samples."""
+    """Print the samples, or draw them."""
     model = load(command.model, device=command.device, dtype=command.dtype)
-    num_texts = max(1, len(command.prompt), len(command.infill)) * max(1, command.num_samples)
-    use_threads(model.config, min(num_texts, command.batch_size))
+    codec = model.speech
+    _check_options(command, codec.kind)
     settings = {field.name: getattr(command, field.name) for field in fields(Sampling)}
+    num = max(1, len(command.prompt), len(command.infill), len(command.class_list)) * max(1, command.num_samples)
+    use_threads(model.config, min(num, command.batch_size) * (2 if command.cfg_weight else 1))
+    if isinstance(codec, ImageCodec):
+        run_sample_images(command, model, codec, settings)
+    else:
+        _run_sample_texts(command, model, settings)
+
+
+def _check_options(command: SampleCommand, kind: str) -> None:
+    """A ValueError if something is asked for that only the other kind of model knows."""
+    for other, options in OPTIONS.items():
+        for option, name in options.items():
+            if kind in INSTEAD and other != kind and getattr(command, name):
+                raise ValueError(f"{option} is for {other} models, and {command.model} {INSTEAD[kind]}")
+
+
+def _run_sample_texts(command: SampleCommand, model: Model, settings: dict[str, Any]) -> None:
     console = Console(highlight=False)
-    how = {"num_samples": command.num_samples, "prompts": command.prompt, "infill": command.infill, **settings}
+    how = {"num_samples": command.num_samples, **settings}
+    how |= {name: given for name, given in (("prompts", command.prompt), ("infill", command.infill)) if given}
     if command.watch:
         with Replay(model, console, stays=False) as replay:
             out = generate(model, on_step=replay, **how)
@@ -61,7 +110,7 @@ def run_sample(command: SampleCommand) -> None:
         out = generate(model, **how)
     if command.json:
         found = {"texts": out.texts, "block_evals": out.block_evals, "seconds": out.seconds, "steps": out.steps}
-        print(json.dumps({**found, "settings": {"model": command.model, **settings}}))
+        print(json.dumps({**found, "settings": {"model": command.model, **asdict(out.sampling)}}))
         return
     for index, text in enumerate(out.texts):
         console.rule(f"sample {index + 1} of {len(out.texts)}", style="dim")
