@@ -1,6 +1,22 @@
 """Full runs by name: each a frozen dataclass, every field of which the command line can change."""
 
-from fpmgm.recipes.images import FASHION_CLASSIFIER, FASHION_TOKENIZER
+from fpmgm.recipes.imagenette import (
+    IMAGENETTE,
+    IMAGENETTE_COFRE,
+    IMAGENETTE_MASKGIT_12,
+    IMAGENETTE_MASKGIT_LARGE,
+    IMAGENETTE_TOKENIZER,
+)
+from fpmgm.recipes.images import (
+    CIFAR10,
+    CIFAR10_TOKENIZER,
+    FASHION,
+    FASHION_CLASSIFIER,
+    FASHION_FP,
+    FASHION_MASKGIT,
+    FASHION_MASKGIT_6,
+    FASHION_TOKENIZER,
+)
 from fpmgm.recipes.lm1b import LM1B
 from fpmgm.recipes.mini import (
     TEXT_MINI,
@@ -28,6 +44,17 @@ RECIPES: dict[str, Training] = {
     "stories-fp": STORIES_FP,
     "stories-mdlm": STORIES_MDLM,
     "fashion-tokenizer": FASHION_TOKENIZER,
+    "fashion-fp": FASHION_FP,
+    "fashion-maskgit": FASHION_MASKGIT,
+    "fashion-maskgit-6": FASHION_MASKGIT_6,
+    "fashion": FASHION,
+    "cifar10-tokenizer": CIFAR10_TOKENIZER,
+    "cifar10": CIFAR10,
+    "imagenette-tokenizer": IMAGENETTE_TOKENIZER,
+    "imagenette": IMAGENETTE,
+    "imagenette-maskgit-large": IMAGENETTE_MASKGIT_LARGE,
+    "imagenette-maskgit-12": IMAGENETTE_MASKGIT_12,
+    "imagenette-cofre": IMAGENETTE_COFRE,
     "fashion-classifier": FASHION_CLASSIFIER,
     "owt": OWT,
     "owt-mdlm": OWT_MDLM,
@@ -53,6 +80,17 @@ ABOUT: dict[str, str] = {
     "stories-mdlm": "MDLM of stories, 12 blocks",
     "fashion-classifier": "a classifier of Fashion-MNIST, to judge images with; minutes of one core",
     "fashion-tokenizer": "an image tokenizer of Fashion-MNIST, 7 x 7 of 256 codes; minutes of one core",
+    "fashion-fp": "FP-MaskGIT of Fashion-MNIST, 2/1/2 blocks; minutes of one core",
+    "fashion-maskgit": "MaskGIT of Fashion-MNIST, 12 blocks",
+    "fashion-maskgit-6": "MaskGIT of Fashion-MNIST, 6 blocks",
+    "fashion": "stage: CoFRe, consistency across steps, from fashion-fp",
+    "cifar10-tokenizer": "an image tokenizer of CIFAR-10, 8 x 8 of 512 codes; hours of two cores",
+    "cifar10": "FP-MaskGIT of CIFAR-10, 2/1/2 blocks, with that tokenizer",
+    "imagenette-tokenizer": "an image tokenizer of ImageNette, 16 x 16 of 4096 codes; needs a GPU",
+    "imagenette": "FP-MaskGIT of ImageNette, 4/1/4 blocks, as in the paper; needs a GPU",
+    "imagenette-maskgit-large": "MaskGIT-Large of ImageNette, 24 blocks; needs a GPU",
+    "imagenette-maskgit-12": "MaskGIT of ImageNette, 12 blocks; needs a GPU",
+    "imagenette-cofre": "stage: consistency across steps of imagenette; needs a GPU",
     "owt": "FP-MDLM of OpenWebText, 1/1/1 blocks, as in the paper; needs GPUs",
     "owt-mdlm": "MDLM of OpenWebText, 12 blocks; needs GPUs",
     "owt-128": "FP-MDLM of OpenWebText with sequences of 128 tokens; needs GPUs",
