@@ -31,7 +31,13 @@ def scale_for(picture: Picture) -> int:
 
 
 def grid(
-    images: Sequence[Picture], *, columns: int, scale: int = 1, gap: int = 2, captions: Sequence[str] = ()
+    images: Sequence[Picture],
+    *,
+    columns: int,
+    scale: int = 1,
+    gap: int = 2,
+    captions: Sequence[str] = (),
+    paper: int = PAPER,
 ) -> Picture:
     """Images of one size side by side, row by row, each pixel `scale` pixels wide; a caption under each if given."""
     shapes = {image.shape for image in images}
@@ -47,7 +53,7 @@ def grid(
     line = _line_height(width) if captions else 0
     rows = math.ceil(len(images) / columns)
     step_down, step_right = height + line + gap, width + gap
-    found = np.full((rows * step_down - gap, columns * step_right - gap, *rgb), PAPER, np.uint8)
+    found = np.full((rows * step_down - gap, columns * step_right - gap, *rgb), paper, np.uint8)
     for index, image in enumerate(images):
         top, left = index // columns * step_down, index % columns * step_right
         found[top : top + height, left : left + width] = _enlarged(image, scale)
@@ -116,7 +122,9 @@ def read_picture(content: bytes, where: str, *, is_grey: bool) -> Picture:
             if image.width * image.height > MAX_PIXELS:
                 raise ValueError(f"{where} has {image.width} x {image.height} pixels; give at most {MAX_PIXELS} in all")
             return np.asarray(image.convert("L" if is_grey else "RGB"))
-    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError) as error:
+    except UnidentifiedImageError as error:  # its own words name an object, not the file
+        raise ValueError(f"{where} is no image that can be read; give a PNG, JPEG or WebP file") from error
+    except (Image.DecompressionBombError, OSError, SyntaxError) as error:
         raise ValueError(f"{where} is no image that can be read: {error}") from error
 
 
@@ -140,7 +148,7 @@ def fitted(images: Sequence[Picture], *, width: int, lines: int, columns: int | 
     columns = columns or max(range(1, len(images) + 1), key=lambda number: (factor(number), number))
     size = max(1, int(factor(columns) * height)), max(1, int(factor(columns) * own))
     small = [image if image.shape[:2] == size else resized(image, *size) for image in images]
-    return grid(small, columns=columns, gap=1)
+    return grid(small, columns=columns, gap=1, paper=0)
 
 
 def half_blocks(picture: Picture) -> str:

@@ -116,7 +116,7 @@ def draw_images(config: Quickstart, console: Console) -> None:
     classes = [name for name in DRAWN if name in codec.class_names] or list(codec.class_names[:NUM_DRAWN])
     use_threads(model.config, len(classes) * NUM_DRAWN)
     out = generate(model, classes=classes, num_samples=NUM_DRAWN, budget=WATCHED, seed=config.seed)
-    file = Path(mkdtemp(prefix="fpmgm-")) / f"{IMAGES}.png"
+    file = Path(mkdtemp(prefix="fpmgm-")) / f"{Path(IMAGES).name}.png"
     captions = [codec.class_names[label] for label in out.labels or ()]
     write_bytes(file, grid_png(out.shown, columns=NUM_DRAWN, scale=scale_for(out.shown[0]), captions=captions))
     size = sum(parameter.numel() for parameter in model.denoiser.parameters())
