@@ -19,7 +19,8 @@ def find_folder(source: str) -> Path:
         return model_of_run(Path(source))
     if Path(source).suffix in (".ckpt", ".pt", ".pth", ".bin") and Path(source).is_file():
         raise ValueError(
-            f"{source} is no model folder; if it is a checkpoint of MDLM, {convert_command(source)} makes one"
+            f"{source} is no model folder; if it is a checkpoint of MDLM or Halton-MaskGIT, "
+            f"{convert_command(source)} makes one"
         )
     name, _, revision = source.partition("@")
     if name.count("/") == 1 and not Path(source).exists() and not source.startswith((".", "/")):

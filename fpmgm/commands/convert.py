@@ -1,53 +1,46 @@
-"""The convert command: a model of ours or of other code becomes an MDLM or an FP-MDLM of ours, or a hub MDLM."""
+"""The convert command: a model of ours or of other code becomes a plain or fixed-point model of ours, or goes back."""
 
 import json
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
 from fpmgm.analysis.cka import choose_map
-from fpmgm.backbones import MODEL_TYPES, NetworkConfig
+from fpmgm.backbones import NetworkConfig
 from fpmgm.backbones.dit import as_mdlm
-from fpmgm.checkpoint import Model, find_folder, load_folder, read_config
-from fpmgm.codecs import TextCodec
-from fpmgm.data.assets import fetch
-from fpmgm.data.text import KNOWN
+from fpmgm.backbones.maskgit import MaskGITConfig
+from fpmgm.checkpoint import Model
+from fpmgm.commands.convert_source import AUTO, Source, Told, read_source
 from fpmgm.devices import device_named
 from fpmgm.evaluation.held_out import OWN, check_split, measured_data, measured_on
 from fpmgm.injection import INJECTIONS, InjectionName
 from fpmgm.interop.conversion import check_map, check_mix, to_fixed_point
-from fpmgm.interop.foreign import (
-    Foreign,
-    check_hub_form,
-    config_of,
-    load_foreign,
-    num_symbols,
-    read_foreign,
-    write_hub_folder,
-)
+from fpmgm.interop.foreign import check_hub_form, write_hub_folder
+from fpmgm.interop.halton import as_maskgit, check_halton_form, write_halton
 from fpmgm.interop.layer_map import LayerMap
 from fpmgm.names import choose
 from fpmgm.provenance import provenance
 from fpmgm.randomness import generator
-from fpmgm.schema import read_json, read_text
-from fpmgm.symbols import Symbols, load_tokenizer, symbols_of
 
 FIRST_MIDDLE_LAST = "first/middle/last"
-AUTO = "auto"
 NUM_SEQUENCES = 128
 """Held-out sequences that `auto` compares layers on, as many as `analyse` does."""
+TEXT, IMAGES = "text-generation", "unconditional-image-generation"
+"""What the hub calls models that write either."""
 ADAPT = "A converted fixed-point model is where adaptation starts: before it, its samples are of little use."
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertCommand:
-    """Turn an MDLM of ours, of a Lightning checkpoint or of the hub into an FP-MDLM, an MDLM, or back."""
+    """Turn an MDLM or a MaskGIT, of ours or of public code, into a fixed-point or plain model of ours, or back."""
 
     source: Annotated[str, tyro.conf.Positional]
-    """A Lightning .ckpt, a hub folder of MDLM or SDTT, a model folder of ours, or a hub id owner/name[@revision]."""
+    """A Lightning .ckpt of MDLM, a .pth of Halton-MaskGIT, either of them as .safetensors, a hub folder of MDLM or
+    SDTT, a model folder of ours, or a hub id owner/name[@revision]."""
     dest: Annotated[str, tyro.conf.Positional]
     """The folder to write; it must not exist."""
     map: str = FIRST_MIDDLE_LAST
@@ -65,9 +58,11 @@ class ConvertCommand:
     injection: InjectionName = "mlp"
     """mlp (the paper's), linear or add."""
     to: str = "fpmgm"
-    """fpmgm: a model folder of ours; mdlm: the hub's MDLM naming, for plain stacks."""
-    tokenizer: str = "auto"
-    """gpt2, bert or a tokenizer.json; auto: the source's own, else gpt2 or bert by the number of symbols."""
+    """fpmgm: a model folder of ours; for plain stacks also mdlm: the hub's MDLM naming, and halton: a checkpoint as the
+    public Halton-MaskGIT code saves it."""
+    tokenizer: str = AUTO
+    """Of text: gpt2, bert or a tokenizer.json. Of images: an image tokenizer, or a model that has one. auto: the
+    source's own, else gpt2 or bert by the number of symbols, else none."""
     num_heads: int | None = None
     """Needed only if the source does not tell."""
     length: int | None = None
@@ -81,14 +76,17 @@ class ConvertCommand:
 
     def __post_init__(self) -> None:
         device_named(self.device)
-        choose("format", self.to, {"fpmgm": None, "mdlm": None})
+        choose("format", self.to, {"fpmgm": None, "mdlm": None, "halton": None})
         choose("injection", self.injection, INJECTIONS)
         check_mix(self.a, self.b)
         if self.map not in (FIRST_MIDDLE_LAST, "none"):
             if self.map != AUTO:
                 LayerMap.parse(self.map)
-            if self.to == "mdlm":
-                raise ValueError(f"map is {self.map}: a fixed-point model has no form in MDLM's naming; use --map none")
+            if self.to != "fpmgm":
+                naming = {"mdlm": "MDLM", "halton": "Halton-MaskGIT"}[self.to]
+                raise ValueError(
+                    f"map is {self.map}: a fixed-point model has no form in {naming}'s naming; use --map none"
+                )
         check_split(self.split)
         if (self.data, self.split) != (OWN, AUTO) and self.map != AUTO:
             raise ValueError(f"data is {self.data}, which only --map auto reads; the map is {self.map}")
@@ -98,17 +96,7 @@ class ConvertCommand:
 
     @property
     def is_plain(self) -> bool:
-        return self.map == "none" or self.to == "mdlm"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Source:
-    """A model that is to be converted, and what to say of where it came from."""
-
-    model: Model
-    format: str
-    weights: str
-    notes: tuple[str, ...] = ()
+        return self.map == "none" or self.to != "fpmgm"
 
 
 def run_convert(command: ConvertCommand) -> None:
@@ -116,15 +104,18 @@ def run_convert(command: ConvertCommand) -> None:
     dest = Path(command.dest)
     if dest.exists():
         raise ValueError(f"{dest} exists; give a folder that does not, so that nothing is lost")
-    source = read_source(command)
+    told = {field.name: getattr(command, field.name) for field in fields(Told)}
+    source = read_source(Told(**told), partial(_check_form, command))
     model = source.model
     layer_map, chosen_on = (None, "") if command.is_plain else _layer_map(command, model)
     if layer_map is not None:
         model = to_fixed_point(model, layer_map, a=command.a, b=command.b, injection=command.injection)
     report = _report(command, source, model, layer_map, chosen_on)
-    model = replace(model, card=_card(dest.name, report))
+    model = replace(model, card=_card(dest.name, report, model))
     if command.to == "mdlm":
         write_hub_folder(model, dest)
+    elif command.to == "halton":
+        write_halton(model, dest)
     else:
         model.save(dest)
     if command.json:
@@ -155,112 +146,23 @@ def layer_map_named(text: str, config: NetworkConfig) -> LayerMap:
     return LayerMap.of_depth(config.cost.pre) if text == FIRST_MIDDLE_LAST else LayerMap.parse(text)
 
 
-def read_source(command: ConvertCommand) -> Source:
-    """The model that the command names, checked before its weights are read."""
-    place = Path(command.source)
-    if not place.exists() and place.suffix in (".ckpt", ".pt", ".pth", ".bin", ".safetensors"):
-        raise ValueError(f"no file at {place}")
-    place = place if place.is_file() else find_folder(command.source)
-    config_file = place / "config.json"
-    if place.is_dir() and config_file.is_file() and read_json(config_file).get("model_type") in list(MODEL_TYPES):
-        return _ours(command, place)
-    return _theirs(command, read_foreign(place))
-
-
-def _ours(command: ConvertCommand, folder: Path) -> Source:
-    for name in ("num_heads", "length", "mask_id"):
-        if getattr(command, name) is not None:
-            raise ValueError(f"{name} is given, but {folder} is a model folder of ours and says it itself")
-    config = read_config(folder)
-    _check_form(command, config)
-    tokenizer = None if command.tokenizer == "auto" else _named_tokenizer(command.tokenizer)
-    if tokenizer is not None:
-        _check_tokenizer(tokenizer, config.vocabulary.size, config.vocabulary.mask_id)
-    model = load_folder(folder)
-    if tokenizer is not None:
-        codec = TextCodec(tokenizer)
-        is_alike = model.codec is None or codec.is_alike(model.codec)  # other tokens would be split otherwise
-        model = replace(model, codec=codec, data=model.data if is_alike else None)
-    return Source(model=model, format="model folder of fpmgm", weights="as they are")
-
-
-def _theirs(command: ConvertCommand, foreign: Foreign) -> Source:
-    size = num_symbols(foreign)
-    tokenizer, note = _find_tokenizer(command.tokenizer, foreign.tokenizer, size)
-    mask_id = _find_mask(command, tokenizer, size)
-    config = config_of(foreign, mask_id=mask_id, num_heads=command.num_heads, length=command.length)
-    _check_form(command, config)
-    unsaid = [f"{name} {getattr(config, name)}" for name in ("dropout", "time_conditioning")]
-    unsaid = [text for text in unsaid if text.split()[0] not in foreign.settings]
-    notes = [note, f"the source does not say, so as in MDLM: {', '.join(unsaid)}" if unsaid else ""]
-    model = Model(
-        denoiser=load_foreign(foreign, config), config=config, codec=TextCodec(tokenizer) if tokenizer else None
-    )
-    weights = "as published"
-    if foreign.place.is_file():
-        weights = "moving average (EMA)" if foreign.average else "those of the last update: the file has no EMA"
-    return Source(model=model, format=foreign.format, weights=weights, notes=tuple(filter(None, notes)))
-
-
 def _check_form(command: ConvertCommand, config: NetworkConfig) -> None:
     """Raise a ValueError if the network cannot become what is asked for, before its weights are read."""
     if command.to == "mdlm":
         check_hub_form(as_mdlm(config))
+    elif command.to == "halton":
+        check_halton_form(as_maskgit(config))
     elif not command.is_plain:
         named = FIRST_MIDDLE_LAST if command.map == AUTO else command.map
         check_map(config, layer_map_named(named, config))
-
-
-def _find_tokenizer(name: str, own: str, size: int) -> tuple[str, str]:
-    """The content of tokenizer.json, empty if there is none to be had, and a note about it."""
-    if name != "auto":
-        return _named_tokenizer(name), f"tokenizer {name}"
-    if own:
-        return own, "tokenizer of the source"
-    known = [known for known, (_, known_size) in KNOWN.items() if known_size == size]
-    if not known:
-        return "", f"no tokenizer: none is known with {size} symbols, so the model cannot read or write text"
-    try:
-        return _named_tokenizer(known[0]), f"tokenizer {known[0]}, by the number of symbols"
-    except OSError as error:
-        return "", f"no tokenizer: {known[0]} cannot be had now ({error}); put its tokenizer.json into the folder"
-
-
-def _named_tokenizer(name: str) -> str:
-    path = fetch(name) if name in KNOWN else Path(name)
-    path = path / "tokenizer.json" if path.is_dir() else path
-    if not path.is_file():
-        raise ValueError(f"tokenizer is {name!r}; give gpt2, bert or a tokenizer.json that exists")
-    return read_text(path)
-
-
-def _find_mask(command: ConvertCommand, tokenizer: str, size: int) -> int:
-    masks = [mask_id for mask_id, known_size in KNOWN.values() if known_size == size]
-    if tokenizer:
-        masks = [_check_tokenizer(tokenizer, size, command.mask_id).mask_id]
-    elif command.mask_id is not None:
-        masks = [command.mask_id]
-    if not masks:
-        raise ValueError(
-            f"{command.source} has {size} symbols, neither GPT-2's nor BERT's; "
-            "give --tokenizer, or --mask-id to say which of them is the mask"
-        )
-    return masks[0]
-
-
-def _check_tokenizer(content: str, size: int, mask_id: int | None) -> Symbols:
-    symbols = symbols_of(load_tokenizer(content))
-    if symbols.size != size or mask_id not in (None, symbols.mask_id):
-        asked = f"{size} symbols" if mask_id is None else f"{size} symbols with the mask {mask_id}"
-        raise ValueError(f"the tokenizer has {symbols.size} symbols with the mask {symbols.mask_id}, the model {asked}")
-    return symbols
 
 
 def _report(
     command: ConvertCommand, source: Source, model: Model, layer_map: LayerMap | None, chosen_on: str
 ) -> dict[str, Any]:
     before, after = (_num_parameters(one) for one in (source.model, model))
-    kind = "MDLM in the hub's naming" if command.to == "mdlm" else model.config.kind
+    others = {"mdlm": "MDLM in the hub's naming", "halton": "MaskGIT as a checkpoint of Halton-MaskGIT"}
+    kind = others.get(command.to, model.config.kind)
     report: dict[str, Any] = {
         "source": command.source,
         "format": source.format,
@@ -284,13 +186,14 @@ def _num_parameters(model: Model) -> int:
     return sum(parameter.numel() for parameter in model.denoiser.parameters())
 
 
-def _card(name: str, report: dict[str, Any]) -> str:
+def _card(name: str, report: dict[str, Any], model: Model) -> str:
     """The README.md of the folder: what it was made of, and how."""
     made = provenance()
+    writes = IMAGES if isinstance(model.config, MaskGITConfig) else TEXT
     lines = [
         "---",
         "library_name: fpmgm",
-        "pipeline_tag: text-generation",
+        f"pipeline_tag: {writes}",
         "tags: [fpmgm, masked-diffusion]",
         "---",
         f"# {name}",

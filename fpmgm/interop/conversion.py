@@ -4,7 +4,8 @@ import math
 from dataclasses import replace
 
 from fpmgm.backbones import NetworkConfig
-from fpmgm.backbones.dit import as_mdlm
+from fpmgm.backbones.dit import MDLMConfig
+from fpmgm.backbones.maskgit import MaskGITConfig
 from fpmgm.checkpoint import Model
 from fpmgm.injection import InjectionName
 from fpmgm.interop.layer_map import LayerMap
@@ -15,13 +16,13 @@ def to_fixed_point(
 ) -> Model:
     """The fixed-point model made of the mapped layers, with an injection that returns a h + b h_pre, exactly.
 
-    (1, 0) makes it a plain loop of the fixed-point layers; (1/2, 1/2) keeps their input injected. Embedding, time
-    embedder and head are the source's. It needs adaptation before it is of use.
+    (1, 0) makes it a plain loop of the fixed-point layers; (1/2, 1/2) keeps their input injected. Embeddings, what
+    conditions the blocks, and the head are the source's. It needs adaptation before it is of use.
     """
     check_map(model.config, layer_map)
     check_mix(a, b)
     config = replace(
-        as_mdlm(model.config),
+        _as_stack(model.config),
         num_pre=len(layer_map.pre),
         num_fp=len(layer_map.fp),
         num_post=len(layer_map.post),
@@ -39,12 +40,18 @@ def to_fixed_point(
 
 def check_map(config: NetworkConfig, layer_map: LayerMap) -> None:
     """Raise a ValueError if the network cannot be cut by that map."""
-    as_mdlm(config)
+    _as_stack(config)
     if config.cost.fp:
         raise ValueError("the source has a fixed point already; a layer map cuts a plain stack")
     if config.is_causal:
         raise ValueError("the source is a causal model; a layer map cuts an MDLM")
     layer_map.check_depth(config.cost.pre)
+
+
+def _as_stack(config: NetworkConfig) -> MDLMConfig | MaskGITConfig:
+    if not isinstance(config, MDLMConfig | MaskGITConfig):
+        raise ValueError(f"a layer map cuts an MDLM or a MaskGIT, and the source is a {config.model_type}")
+    return config
 
 
 def check_mix(a: float, b: float) -> None:

@@ -155,7 +155,7 @@ def test_gpt2s_vocabulary_brings_its_tokenizer_if_that_can_be_had(
         (tmp_path / "gpt2").write_text(gpt2_like())
         return tmp_path / "gpt2"
 
-    monkeypatch.setattr("fpmgm.commands.convert.fetch", fetch)
+    monkeypatch.setattr("fpmgm.commands.convert_source.fetch", fetch)
     assert main(["convert", str(folder), str(tmp_path / "out"), "--map", "none"]) == 0
     model = fpmgm.load(tmp_path / "out")
     assert model.config.vocabulary.mask_id == 50257
@@ -223,7 +223,7 @@ def test_wrong_input_gets_one_line_and_exit_code_2_and_nothing_is_written(
     words["OTHER"] = tmp_path / "OTHER"
     write_bad_sources(words, plain, text_model)
     for reader in ("load_folder", "load_foreign"):  # what is wrong is found before any weight is read
-        monkeypatch.setattr(f"fpmgm.commands.convert.{reader}", lambda *_: pytest.fail("weights were read"))
+        monkeypatch.setattr(f"fpmgm.commands.convert_source.{reader}", lambda *_: pytest.fail("weights were read"))
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     capsys.readouterr()
     assert main(["convert", *(str(words.get(word, word)) for word in arguments)]) == 2
