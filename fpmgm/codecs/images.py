@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,13 +15,15 @@ from fpmgm.backbones.network import Vocabulary
 from fpmgm.codecs.codec import Codec, Starts
 from fpmgm.codecs.image_tokenizer import TOKENIZERS, Bytes, ImageTokenizer, is_alike
 from fpmgm.names import choose
-from fpmgm.schema import field_value, parse_object, read_text
+from fpmgm.schema import field_value, parse_object, read_text, shortened
 from fpmgm.types import Tokens
 
 FILE, WEIGHTS = "image_codec.json", "image_tokenizer.safetensors"
 SAMPLES = "samples.png"
 GREY = 128
 """How a cell looks that is still masked."""
+MAX_NAMED = 20
+"""Classes that a message names."""
 Picture = UInt8[np.ndarray, "H W *RGB"]
 
 
@@ -85,16 +88,30 @@ class ImageCodec:
             )
 
     def class_index(self, name: str | int) -> int:
-        """The class of that name or number; a ValueError with the nearest name if there is none."""
-        if isinstance(name, str) and not name.isdecimal():
-            return choose("class", name, {each: index for index, each in enumerate(self.class_names)})
+        """The class of that name or number; a ValueError with the nearest name if there is none.
+
+        A word of digits is a name if a class is called so, else a number.
+        """
+        if not self.class_names:
+            raise ValueError(f"class is {shortened(name)}; this model has no classes")
+        if isinstance(name, str) and (name in self.class_names or not name.isdecimal()):
+            return self._class_named(name)
         if not 0 <= int(name) < len(self.class_names):
-            raise ValueError(f"class is {name}; the model knows 0 to {len(self.class_names) - 1}")
+            raise ValueError(f"class is {shortened(name)}; the model knows 0 to {len(self.class_names) - 1}")
         return int(name)
+
+    def _class_named(self, name: str) -> int:
+        names = self.class_names
+        if name in names:
+            return names.index(name)
+        near = get_close_matches(name, names, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+        raise ValueError(f"unknown class {shortened(name)}; {hint}Choices: {', '.join(names[:MAX_NAMED])}{more}")
 
     def starts(self, request: Mapping[str, Any], vocabulary: Vocabulary, num_samples: int) -> Starts:
         """`num_samples` of each class that is asked for, or of all classes in turn; with given cells if in-painting."""
-        asked = request.get("classes") or ()
+        asked = () if request.get("classes") is None else request["classes"]
         classes = [self.class_index(each) for each in ([asked] if isinstance(asked, str | int) else asked)]
         cells = self._cells(request)
         if classes:

@@ -10,13 +10,13 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 
 from fpmgm.backbones.network import Vocabulary
 from fpmgm.backbones.vq import VQConfig
 from fpmgm.codecs import Codec, ImageCodec
-from fpmgm.codecs.image_tokenizer import DiffusersTokenizer, ImageTokenizer, VQTokenizer
+from fpmgm.codecs.image_tokenizer import DiffusersTokenizer, ImageTokenizer, VQTokenizer, read_weights
 from fpmgm.codecs.images import FILE as CODEC_FILE
+from fpmgm.codecs.images import MAX_NAMED
 from fpmgm.data.assets import cache_folder, making
 from fpmgm.data.dataset import Dataset
 from fpmgm.data.pixels import Pixels, PixelsConfig, load_pixels
@@ -78,6 +78,11 @@ class ImagesConfig(PixelsConfig):
                 f"{tokenizer.image_shape}; give --data.size, or another tokenizer"
             )
         self._check(tokenizer, "classes", self.num_classes, len(pixels.class_names))
+        if codec and codec.class_names != pixels.class_names:
+            raise ValueError(
+                f"the classes of {self.source} are {_named(pixels.class_names)}, and those of the model "
+                f"{_named(codec.class_names)}; give the images that the model was trained on"
+            )
         folder = encoded(pixels, tokenizer)
         codec = codec or ImageCodec(tokenizer, pixels.class_names)
         return Dataset(
@@ -101,6 +106,10 @@ def _flag(what: str) -> str:
     return {"codes": "num-codes", "rows and columns": "grid", "classes": "num-classes"}[what]
 
 
+def _named(classes: tuple[str, ...]) -> str:
+    return ", ".join(classes[:MAX_NAMED]) + (" and more" if len(classes) > MAX_NAMED else "")
+
+
 def encoded(pixels: Pixels, tokenizer: ImageTokenizer) -> Path:
     """The folder of the cache with the codes of all images, made on first use; known by images and tokenizer."""
     parts = [tokenizer.kind, json.dumps(tokenizer.settings, sort_keys=True), pixels.content]
@@ -120,22 +129,37 @@ def encoded(pixels: Pixels, tokenizer: ImageTokenizer) -> Path:
     return folder
 
 
-@lru_cache(maxsize=4)
 def tokenizer_named(name: str, size: int = 0) -> ImageTokenizer:
     """An image tokenizer: a bundled one, a run's, a model's own, or a VQModel of diffusers for images of that size."""
     folder = find_folder(name)
+    folder = folder / "vqvae" if (folder / "vqvae" / "config.json").is_file() else folder  # of a whole pipeline
+    if not (folder / CODEC_FILE).is_file() and not (folder / "config.json").is_file():
+        raise ValueError(f"{folder} holds no image tokenizer: it has no config.json")
+    changed = max(file.stat().st_mtime_ns for file in folder.iterdir())
+    return _tokenizer_in(folder.resolve(), size, changed)
+
+
+@lru_cache(maxsize=4)
+def _tokenizer_in(folder: Path, size: int, changed: int) -> ImageTokenizer:
+    """The tokenizer of a folder, read again if its files have changed."""
     if (folder / CODEC_FILE).is_file():
         return ImageCodec.load(folder).tokenizer
     file = folder / "config.json"
-    if not file.is_file():
-        raise ValueError(f"{folder} holds no image tokenizer: it has no config.json")
     settings = read_json(file)
     if settings.get("_class_name") == "VQModel":
         return DiffusersTokenizer.read(folder, size)
     if settings.pop("model_type", None) != VQConfig.model_type:
-        raise ValueError(f"{name} is no image tokenizer; train one with fpmgm train fashion-tokenizer")
+        raise ValueError(f"{folder} holds no image tokenizer; train one with fpmgm train fashion-tokenizer")
     settings.pop("data", None)
-    config = read_object(VQConfig, settings, str(file))
-    network = config.build()
-    network.load_state_dict({key: tensor.float() for key, tensor in load_file(folder / "model.safetensors").items()})
+    return _trained(read_object(VQConfig, settings, str(file)), folder / "model.safetensors")
+
+
+def _trained(config: VQConfig, file: Path) -> VQTokenizer:
+    """The tokenizer that a run has trained."""
+    if not file.is_file():
+        raise ValueError(f"{file.parent} has no {file.name}")
+    network, tensors = config.build(), read_weights(file.read_bytes(), str(file))
+    if {name: t.shape for name, t in tensors.items()} != {name: t.shape for name, t in network.state_dict().items()}:
+        raise ValueError(f"{file} does not fit its config.json: it has other tensors")
+    network.load_state_dict(tensors)
     return VQTokenizer.made_of(config, network)

@@ -57,7 +57,7 @@ class PixelsConfig:
 
     source: str = "fashion"
     """fashion, mnist, digits, cifar10, emoji, shapes or dsprites; a folder with a folder of images for each class; or
-    hub:owner/name."""
+    hub:owner/name, or hub:owner/name:configuration."""
     size: int = 0
     """Images of a folder or of the hub are cut to a square in their middle and resized to so many pixels. 0: they are
     taken as they are, and must all have one size."""
