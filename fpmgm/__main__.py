@@ -25,7 +25,7 @@ commands:
   prepare stories            make the corpus `stories`, resumable
   train RECIPE               train a model, or continue a run
   convert SOURCE DEST        an MDLM of ours, of Lightning or of the hub becomes an FP-MDLM or MDLM, or back
-  sample [MODEL]             write text; without a model, with the bundled one
+  sample [MODEL]             write text or draw images; without a model, with the bundled one that writes
   evaluate [MODEL ...]       validation and generative perplexity, diversity, cost, side by side
   sweep PRESET [MODEL ...]   a grid of sampling settings: budgets, steps, allocations, reuse, nucleus, solver, grid
   analyse MODEL cka          how alike the layers of a model are
@@ -35,7 +35,7 @@ commands:
   reproduce [REPORT]         the paper's tables in miniature, resumable: text-mini, tuning, injections
   info [NAME]                parameters, blocks and cost of a model or a recipe
   push MODEL OWNER/NAME      put a model on the hub
-  quickstart                 watch the bundled model write, then see what four budgets buy
+  quickstart                 watch a bundled model write, see its quality at four budgets, and images of another
 
 recipes:
 {recipes}
