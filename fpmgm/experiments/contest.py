@@ -22,6 +22,7 @@ from fpmgm.names import slug
 from fpmgm.post_training.consistency import SELF, Consistency
 from fpmgm.provenance import provenance
 from fpmgm.recipes import RECIPES
+from fpmgm.recipes.mini import MINI
 from fpmgm.reuse import ReuseName
 from fpmgm.schema import field_value
 from fpmgm.share import Result, share
@@ -118,7 +119,7 @@ INJECTIONS = tuple(
     Contestant(
         name=f"{kind} injection",
         recipe="text-mini",
-        changes={"model": replace(RECIPES["text-mini"].model, injection=kind), "updates": SHORT},
+        changes={"model": replace(MINI, injection=kind), "updates": SHORT},
         num_seeds=3,
         is_headline=True,
     )

@@ -13,6 +13,7 @@ from fpmgm.evaluation.tables import markdown, model_column
 from fpmgm.evaluation.text import TextEvaluator
 from fpmgm.experiments import contest
 from fpmgm.experiments.contest import Contest, Contestant
+from fpmgm.experiments.image_mini import ImageMini
 from fpmgm.files import write_text
 from fpmgm.generation import Sampling
 from fpmgm.names import choose
@@ -58,6 +59,7 @@ REPORTS = {
     "tuning": Report(contestants=contest.TUNING, budgets=(24, 96), reuses=("three-state",)),
     "injections": Report(contestants=contest.INJECTIONS, budgets=(24, 96)),
 }
+IMAGES = "image-mini"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +68,8 @@ class Reproduction(OnDevice):
     OMP_NUM_THREADS=1 each, it is done sooner than once with two threads."""
 
     report: str = "text-mini"
-    """text-mini: all tables of the miniature; tuning: tries of L_CONS and of SDTT; injections: is a cheaper injection
-    as good as the paper's?"""
+    """text-mini: all tables of the miniature; image-mini: the tables of images; tuning: tries of L_CONS and of SDTT;
+    injections: is a cheaper injection as good as the paper's?"""
     out: str = ""
     """The folder of the report; empty: docs/results/ and its name."""
     num_samples: int = 128
@@ -85,14 +87,18 @@ class Reproduction(OnDevice):
     """Samples a cell and model of the contest's headline lines: three seeds of training make 258 a cell."""
     second_judge: str = "smollm2"
     """Who judges all lines of the contest with three-state (or, of a plain stack, no) reuse too; empty: nobody."""
+    inception_samples: int = 1000
+    """Of image-mini: samples a cell of FID by Inception, six cells; 0: none."""
 
     def __post_init__(self) -> None:
         self.check_device()
-        choose("report", self.report, REPORTS)
+        choose("report", self.report, dict.fromkeys([*REPORTS, IMAGES]))
 
 
 def reproduce(asked: Reproduction) -> Path:
     """Run every stage and the contest, and write the report of those that were asked for; returns its file."""
+    if asked.report == IMAGES:
+        return _images(asked)
     report = REPORTS[asked.report]
     folder = Path(asked.out or f"docs/results/{asked.report}")
     judge = judge_named(asked.judge)
@@ -118,6 +124,22 @@ def reproduce(asked: Reproduction) -> Path:
         parts.append(f"## The contest\n\n{_rules(asked)}\n\n{held.run()}\n")
         write_text(folder / "README.md", "\n".join(parts))
     return folder / "README.md"
+
+
+def _images(asked: Reproduction) -> Path:
+    """The report on images; the settings that are at what suits text have what suits images."""
+    sizes = {"num_rest": asked.num_samples, "num_samples": asked.contest_samples}
+    usual = {"num_rest": Reproduction.num_samples, "num_samples": Reproduction.contest_samples}
+    return ImageMini(
+        folder=Path(asked.out or f"docs/results/{IMAGES}"),
+        runs=Path(asked.runs),
+        judge="fashion-classifier" if asked.judge == "auto" else asked.judge,
+        inception_samples=asked.inception_samples,
+        seed=asked.seed,
+        device=asked.device,
+        dtype=asked.dtype,
+        **{name: size for name, size in sizes.items() if size != usual[name]},
+    ).run()
 
 
 def _sweep(stage: Stage, asked: Reproduction, folder: Path, judge: str) -> str:

@@ -1,0 +1,245 @@
+"""The paper's image tables in miniature: networks and stages are trained, sampled at every budget and judged.
+
+A line of a table is a network with one kind of reuse. Headline lines have three seeds: of sampling for networks that
+are trained once, of training and sampling for the stage that the paper calls CoFRe.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from fpmgm.checkpoint import load
+from fpmgm.evaluation.cells import Cell
+from fpmgm.evaluation.images import ImageEvaluator
+from fpmgm.evaluation.plots import quality_against_cost
+from fpmgm.evaluation.rows import Row
+from fpmgm.evaluation.sweep import Protocol, announce, run_sweep
+from fpmgm.experiments.contest import Contestant
+from fpmgm.experiments.image_pages import claims, costs_table, grids, inception_table, real_table, results_table
+from fpmgm.files import write_text
+from fpmgm.generation import Sampling
+from fpmgm.post_training.consistency import Consistency
+from fpmgm.provenance import provenance
+from fpmgm.recipes import RECIPES
+from fpmgm.recipes.images import BASE, MINI
+from fpmgm.reuse import ReuseName
+from fpmgm.share import share
+
+SHORT = 400
+"""Updates of runs that compare shapes, and of those with a consistency loss from the start."""
+HEADLINE_SEEDS = 3
+BUDGETS = (24, 48, 96, 192)
+"""Half of the paper's 48, 96, 192 and 384, since the networks are half as deep."""
+ABLATION_BUDGETS = (24, 48, 96)
+REUSES: tuple[ReuseName, ...] = ("none", "full", "three-state")
+WEIGHTS = {"mse": 1.0, "cosine": 1.0, "projected-cosine": 1.0, "kl": 1.0}
+"""Of the consistency losses: each is then some percent of the cross entropy at first (docs/log.md)."""
+
+DEEP = Contestant(name="MaskGIT, 12 blocks", recipe="fashion-maskgit", is_headline=True)
+SHALLOW = Contestant(name="MaskGIT, 6 blocks", recipe="fashion-maskgit-6")
+FP = Contestant(name="FP-MaskGIT 2/2", recipe="fashion-fp", is_headline=True)
+COFRE = Contestant(name="FP-MaskGIT 2/2 + L_CONS", recipe="fashion", num_seeds=HEADLINE_SEEDS, is_headline=True)
+
+
+def _shape(num: int) -> Contestant:
+    model = replace(MINI, num_pre=num, num_post=num)
+    return Contestant(
+        name=f"FP-MaskGIT {num}/{num}, short", recipe="fashion-fp", changes={"model": model, "updates": SHORT}
+    )
+
+
+def _objective(distance: Any, teacher: str) -> Consistency:
+    return Consistency(base=BASE, weight=WEIGHTS[distance], distance=distance, teacher=teacher)
+
+
+def _stage(distance: str, teacher: str) -> Contestant:
+    name = f"{distance}, {'EMA teacher' if teacher == 'ema' else 'no EMA'}"
+    return Contestant(name=name, recipe="fashion", changes={"objective": _objective(distance, teacher)})
+
+
+def _from_start(distance: str, teacher: str) -> Contestant:
+    name = f"from the start: {distance}, {'EMA teacher' if teacher == 'ema' else 'no EMA'}"
+    changes = {"objective": _objective(distance, teacher), "updates": SHORT}
+    return Contestant(name=name, recipe="fashion-fp", changes=changes)
+
+
+SHAPES = tuple(_shape(num) for num in (1, 2, 3, 4))
+CONTROL = Contestant(name="no L_CONS, as many updates", recipe="fashion", changes={"objective": BASE})
+STAGES = tuple(
+    _stage(distance, teacher)
+    for distance in ("kl", "projected-cosine", "mse", "cosine")
+    for teacher in ("self", "ema")
+    if (distance, teacher) != ("mse", "self")  # that is COFRE
+)
+FROM_START = tuple(_from_start(distance, teacher) for distance in ("mse", "cosine") for teacher in ("self", "ema"))
+
+
+class Line(NamedTuple):
+    """A line of a table."""
+
+    name: str
+    reuse: ReuseName
+    models: tuple[str, ...]
+    """By seed; of a network that is trained once, the same one for every seed of sampling."""
+
+
+class Table(NamedTuple):
+    """A table of the paper, and the lines that it has here."""
+
+    name: str
+    title: str
+    budgets: tuple[int, ...]
+    num_samples: int
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageMini:
+    """Where the report lies and how it is measured."""
+
+    folder: Path
+    runs: Path
+    num_samples: int = 500
+    """Samples a cell and seed of the main table."""
+    num_rest: int = 300
+    """Samples a cell of the ablations."""
+    inception_samples: int = 1000
+    """Samples a cell of FID by Inception; 0: it is left out."""
+    judge: str = "fashion-classifier"
+    cfg_weight: float = 0.5
+    seed: int = 0
+    device: str = "auto"
+    dtype: str = "float32"
+
+    def run(self) -> Path:
+        """Train what is missing, measure what is missing, and write the report; returns its file."""
+        models = self.models()
+        tables = self.tables(models)
+        work = {
+            f"{table.name}, {line.name}, {line.reuse}, {index}": partial(self._rows, table, line, index)
+            for table in tables
+            for line in table.lines
+            for index in range(len(line.models))
+        }
+        found = share(work, self.runs / "claims")
+        inception = share(
+            {f"inception, {line.name}": partial(self._inception, line) for line in tables[0].lines if _is_fid(line)},
+            self.runs / "claims",
+        )
+        return self._write(models, tables, found, inception)
+
+    def models(self) -> dict[str, list[str]]:
+        """The models of every contestant, by its name; stages start from the fixed point of the miniature."""
+        first = self._trained((DEEP, SHALLOW, FP, *SHAPES, *FROM_START))
+        start = first[FP.name][0]
+        stages = [replace(each, changes={**each.changes, "init": start}) for each in (COFRE, CONTROL, *STAGES)]
+        return {**first, **self._trained(stages)}
+
+    def _trained(self, contestants: Sequence[Contestant]) -> dict[str, list[str]]:
+        runs = {each.name: each.models(self.runs) for each in contestants}
+        made = share({run: make for own in runs.values() for run, make in own.items()}, self.runs / "claims")
+        return {name: [made[run] for run in own] for name, own in runs.items()}
+
+    def tables(self, models: dict[str, list[str]]) -> tuple[Table, ...]:
+        """All tables, each with its lines."""
+
+        def seeds(one: Contestant) -> tuple[str, ...]:
+            own = models[one.name]
+            return tuple(own * HEADLINE_SEEDS if len(own) == 1 and one.is_headline else own)
+
+        main = (
+            Line(DEEP.name, "none", seeds(DEEP)),
+            Line(SHALLOW.name, "none", seeds(SHALLOW)),
+            *(Line(each.name, reuse, seeds(each)) for each in (FP, COFRE) for reuse in REUSES),
+        )
+        losses = [
+            Line(each.name, reuse, tuple(models[each.name][:1]))
+            for each in (CONTROL, *STAGES, COFRE, *FROM_START)
+            for reuse in REUSES[::2]
+        ]
+        shapes = [Line(each.name, "three-state", tuple(models[each.name])) for each in SHAPES]
+        return (
+            Table("main", "Networks, reuse and L_CONS at equal budgets", BUDGETS, self.num_samples, main),
+            Table("shapes", "Blocks before and after the fixed point", BUDGETS, self.num_rest, tuple(shapes)),
+            Table("losses", "Kinds of consistency loss", ABLATION_BUDGETS, self.num_rest, tuple(losses)),
+        )
+
+    def sampling(self, budget: int, reuse: Literal["auto", ReuseName], seed: int) -> Sampling:
+        return Sampling(budget=budget, reuse=reuse, seed=self.seed + seed, cfg_weight=self.cfg_weight)
+
+    def _rows(self, table: Table, line: Line, index: int) -> list[Row]:
+        """One seed of a line at every budget."""
+        cells = [
+            Cell(model=line.models[index], sampling=self.sampling(budget, line.reuse, index))
+            for budget in table.budgets
+        ]
+        return self._measured(cells, table.num_samples, ImageEvaluator(judge=self.judge, device=self.device))
+
+    def _inception(self, line: Line) -> list[Row]:
+        """FID and its like of a headline line, one seed, at two budgets."""
+        if not self.inception_samples:
+            return []
+        cells = [Cell(model=line.models[0], sampling=self.sampling(budget, line.reuse, 0)) for budget in BUDGETS[::2]]
+        evaluator = ImageEvaluator(judge=self.judge, inception=True, device=self.device)
+        return self._measured(cells, self.inception_samples, evaluator)
+
+    def _measured(self, cells: Sequence[Cell], num_samples: int, evaluator: ImageEvaluator) -> list[Row]:
+        protocol = Protocol(num_samples=num_samples, evaluator=evaluator, device=self.device, dtype=self.dtype)
+        return run_sweep(cells, protocol, self.folder / "rows.jsonl", on_cell=announce)
+
+    def _write(
+        self,
+        models: dict[str, list[str]],
+        tables: Sequence[Table],
+        found: dict[str, list[Row]],
+        inception: dict[str, list[Row]],
+    ) -> Path:
+        evaluator = ImageEvaluator(judge=self.judge, device=self.device)
+        parts = [self._heading(), claims(self.folder)]
+        for table in tables:
+            lines: dict[tuple[str, str], list[list[Row]]] = {
+                (line.name, line.reuse): [
+                    found[f"{table.name}, {line.name}, {line.reuse}, {index}"] for index in range(len(line.models))
+                ]
+                for line in table.lines
+            }
+            parts.append(f"## {table.title}\n\n{results_table(lines, table.budgets, table.num_samples)}")
+            if table.name == "main":
+                shown = list(_pictured(lines))
+                quality_against_cost(shown, "frechet", evaluator.primary.title, self.folder / "main")
+                parts.append("![Fréchet distance against cost, first seed](main.png)")
+        parts.append(real_table(load(models[FP.name][0]), evaluator, self.num_samples))
+        if inception and self.inception_samples:
+            parts.append(inception_table(inception, self.inception_samples))
+        parts.append(costs_table({name: self.runs / f"{Path(own[0]).parent.name}" for name, own in models.items()}))
+        pictured = {name: models[name][0] for name in (DEEP.name, FP.name, COFRE.name)}
+        parts.append(grids(pictured, self.folder, partial(self.sampling, reuse="auto", seed=0)))
+        write_text(self.folder / "README.md", "\n\n".join(parts) + "\n")
+        return self.folder / "README.md"
+
+    def _heading(self) -> str:
+        made = provenance()
+        data = RECIPES[FP.recipe].data.name
+        return f"""# image-mini: the paper's image tables in miniature
+
+    fpmgm reproduce image-mini --num-samples {self.num_rest} --contest-samples {self.num_samples}
+
+{data}, 7 x 7 of 256 codes, networks 128 wide. Commit {made["commit"]}, {made["hardware"]}. Halton order, temperature 1,
+guidance of weight {self.cfg_weight:g} (logits (1 + w) conditional - w unconditional). A cell is the Fréchet distance in
+the features of `{self.judge}` to all 10,000 held-out images, and below it the label accuracy by the same classifier. A
+Fréchet distance falls with the number of images: compare cells of one table only."""
+
+
+def _is_fid(line: Line) -> bool:
+    """Lines that Inception looks at: the usual reuse of the headline."""
+    usual = {DEEP.name: "none", FP.name: "three-state", COFRE.name: "three-state"}
+    return usual.get(line.name) == line.reuse
+
+
+def _pictured(lines: dict[tuple[str, str], list[list[Row]]]) -> Iterator[Row]:
+    """The first seed of every line, named by model and reuse."""
+    for (name, reuse), by_seed in lines.items():
+        for row in by_seed[0]:
+            yield replace(row, model=name if reuse == "none" else f"{name}, {reuse}")
