@@ -87,6 +87,8 @@ def _download_file(url: str, output_file: str, pooch: Any) -> None:
             while piece := stream.read(1 << 16):
                 file.write(piece)
                 progress.reach(file.tell() >> 20)
+            if file.tell() < int(stream.headers.get("Content-Length") or 0):
+                raise TimeoutError("the connection broke off")
     except (urllib.error.URLError, http.client.HTTPException, TimeoutError) as error:
         reason = getattr(error, "reason", None) or error
         raise ConnectionError(f"cannot fetch {name}: {reason}; check the network and try again") from error

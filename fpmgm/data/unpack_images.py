@@ -15,7 +15,7 @@ import zipfile
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -214,8 +214,10 @@ def unpack_shapes(package: Path, path: Path) -> None:
     write_images(path, np.stack(images).transpose(0, 3, 1, 2), labels, SHAPE_CLASSES, num)
 
 
-def told_shapes(questions: Iterable[tuple[str, str, int]]) -> dict[int, str]:
-    """The shape in each image, as far as questions and answers tell it: named, or the only one not denied.
+def told_shapes(questions: Iterable[Sequence[Any]]) -> dict[int, str]:
+    """The shape in each image, as far as questions tell it: named, or the only one not denied.
+
+    A question is a list of its text, the answer and the number of the image.
 
     >>> told_shapes([("is there a circle?", "no", 0), ("is no triangle present?", "yes", 0), ("is it red?", "no", 1)])
     {0: 'rectangle'}
@@ -265,8 +267,8 @@ def chosen_evenly(labels: np.ndarray, num_of_each: int, rng: np.random.Generator
     return np.sort(np.concatenate([rng.choice(own, min(num_of_each, len(own)), replace=False) for own in rows]))
 
 
-def rows_of(stream: IO[bytes], rows: np.ndarray) -> np.ndarray:
-    """Some rows of a .npy file of bytes, read piece by piece: the whole would take gigabytes."""
+def rows_of(stream: Any, rows: np.ndarray) -> np.ndarray:
+    """Some rows of an open .npy file of bytes, read piece by piece: the whole would take gigabytes."""
     if np.lib.format.read_magic(stream) != (1, 0):
         raise ValueError("the images are in another version of the .npy format than 1.0")
     shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(stream)
