@@ -133,7 +133,7 @@ def test_a_second_judge_reads_the_samples_that_the_first_one_read(
     first, again = read["fp-mdlm---l-cons-0"]
     assert first == again  # the same samples and, here, the same judge
     assert len(read["fp-mdlm---l-cons-1"]) == 2  # every seed
-    assert len([each for each in drawn if each["temperature"] == 1]) == 2 * (1 + 3 + 2 + 2)  # once for both judges
+    assert len([each for each in drawn if each["temperature"] is None]) == 2 * (1 + 3 + 2 + 2)  # once for both judges
 
 
 def test_an_entropy_that_is_met_already_is_not_searched_for(small: Contest, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fpmgm.backbones.network import Vocabulary
-from fpmgm.backbones.vq import GROUPS, Images, Residual
+from fpmgm.backbones.vq import GROUPS, Images
 from fpmgm.budget import Cost
 from fpmgm.schema import require
 
@@ -23,10 +23,10 @@ class ClassifierNetwork:
     channels: int = 32
     """Of the first stage; every further one has twice as many."""
     num_stages: int = 3
-    """How often height and width are halved."""
-    num_blocks: int = 1
-    """Residual blocks of a stage."""
-    dropout: float = 0.1
+    """Convolutions, each of which ends with height and width halved."""
+    num_features: int = 128
+    """What the last layer reads."""
+    dropout: float = 0.2
     """The share of features that is dropped while it learns."""
 
     is_causal: ClassVar[bool] = False
@@ -34,7 +34,7 @@ class ClassifierNetwork:
     def __post_init__(self) -> None:
         require("channels", self.channels, GROUPS, 4096)
         require("num_stages", self.num_stages, 1, 8)
-        require("num_blocks", self.num_blocks, 1, 64)
+        require("num_features", self.num_features, 1, 1 << 16)
         if self.channels % GROUPS:
             raise ValueError(f"channels is {self.channels}; it must be a multiple of {GROUPS}")
         if not 0 <= self.dropout < 1:
@@ -42,8 +42,8 @@ class ClassifierNetwork:
 
     @property
     def width(self) -> int:
-        """Of the last stage: the number of features."""
-        return self.channels << (self.num_stages - 1)
+        """Of its features."""
+        return self.num_features
 
     def fit(self, vocabulary: Vocabulary) -> "ClassifierConfig":
         """The classifier of this shape for such images."""
@@ -71,6 +71,10 @@ class ClassifierConfig(ClassifierNetwork):
         require("num_classes", self.num_classes, 2, 1 << 20)
         for name in ("image_height", "image_width"):
             require(name, getattr(self, name), 1, 1 << 14)
+            if getattr(self, name) < 1 << self.num_stages:
+                raise ValueError(
+                    f"{name} is {getattr(self, name)}; {self.num_stages} stages need at least {1 << self.num_stages}"
+                )
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -85,7 +89,7 @@ class ClassifierConfig(ClassifierNetwork):
 
     @property
     def cost(self) -> Cost:
-        return Cost(self.num_stages * self.num_blocks, 0, 0)
+        return Cost(self.num_stages, 0, 0)
 
     @property
     def kind(self) -> str:
@@ -105,13 +109,15 @@ class ClassifierConfig(ClassifierNetwork):
             return Classifier(self)
 
     def multiply_adds(self, *, num_iters: int, num_positions: int, length: int | None = None) -> int:
-        """Of one image; every convolution counts its products."""
+        """Of one image, by the layers of the network."""
         counted = 0
 
         def count(layer: nn.Module, _: Any, out: Tensor) -> None:
             nonlocal counted
             if isinstance(layer, nn.Conv2d):
                 counted += layer.weight.numel() * out.shape[-2] * out.shape[-1]
+            elif isinstance(layer, nn.Linear):
+                counted += layer.weight.numel()
 
         with torch.device("meta"):
             network = Classifier(self)
@@ -132,7 +138,11 @@ class Classified(NamedTuple):
 
 
 class Classifier(nn.Module):
-    """Stages of convolutions, a mean over what is left of height and width, and a linear layer."""
+    """Convolutions, each with a norm and a maximum over 2 x 2 pixels, then two linear layers.
+
+    Residual stages with a mean over all pixels at the end learned more slowly: 0.84 instead of 0.87 of held-out images
+    right after half a minute of one core.
+    """
 
     def __init__(self, config: ClassifierConfig) -> None:
         super().__init__()
@@ -141,13 +151,15 @@ class Classifier(nn.Module):
         before = config.image_channels
         for stage in range(config.num_stages):
             channels = config.channels << stage
-            layers += [nn.Conv2d(before, channels, 3, stride=2, padding=1)]
-            layers += [Residual(channels) for _ in range(config.num_blocks)]
+            layers += [nn.Conv2d(before, channels, 3, padding=1), nn.GroupNorm(GROUPS, channels)]
+            layers += [nn.ReLU(), nn.MaxPool2d(2)]
             before = channels
-        self.stages = nn.Sequential(*layers, nn.GroupNorm(GROUPS, before), nn.SiLU())
+        self.stages = nn.Sequential(*layers)
+        cells = (config.image_height >> config.num_stages) * (config.image_width >> config.num_stages)
+        self.to_features = nn.Linear(before * cells, config.num_features)
         self.dropout = nn.Dropout(config.dropout)
-        self.head = nn.Linear(before, config.num_classes)
+        self.head = nn.Linear(config.num_features, config.num_classes)
 
     def forward(self, images: Images) -> Classified:
-        features = self.stages(images).mean(dim=(2, 3))
+        features = self.to_features(self.stages(images).flatten(1)).relu()
         return Classified(features, self.head(self.dropout(features)))

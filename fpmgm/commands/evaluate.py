@@ -11,9 +11,9 @@ from rich.console import Console
 
 from fpmgm.checkpoint import DEFAULT
 from fpmgm.commands import open_console
-from fpmgm.evaluation.layout import COSTS, MATCHED, SHOWN, title_of, varied
+from fpmgm.evaluation.layout import COSTS, MATCHED, measured_columns, title_of, varied
 from fpmgm.evaluation.rows import Row
-from fpmgm.evaluation.side_by_side import VALIDATION_ITERS, Evaluation, Validated, run_evaluation
+from fpmgm.evaluation.side_by_side import VALIDATION_ITERS, Evaluation, Validated, references_of, run_evaluation
 from fpmgm.evaluation.sweep import announce
 from fpmgm.evaluation.swept import Sweep, measure
 from fpmgm.evaluation.tables import Column, model_column, terminal_table
@@ -22,7 +22,7 @@ from fpmgm.names import short_names
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateCommand(Evaluation):
-    """Measure models side by side: validation perplexity, and samples at some budgets."""
+    """Measure models side by side: how well each knows held-out data, and samples at some budgets."""
 
     models: Annotated[tuple[str, ...], tyro.conf.Positional] = (DEFAULT,)
     """Bundled models, model folders, or hub ids owner/name."""
@@ -39,10 +39,14 @@ def run_evaluate(command: EvaluateCommand) -> None:
     console = open_console()
     for each in found.validation:
         _print_validation(console, each)
-    print_rows(console, found.samples, (*COSTS, *SHOWN))
+    columns = measured_columns(found.samples, is_short=True)
+    print_rows(console, found.samples, (*COSTS, *columns))
     if found.matched:
         console.print(f"At the entropy of {short_names(command.models)[command.models[0]]}, by {command.match}:")
-        print_rows(console, found.matched, (*COSTS[:2], *MATCHED, *SHOWN))
+        print_rows(console, found.matched, (*COSTS[:2], *MATCHED, *columns))
+    if references := references_of(found):
+        shown = (Column(title="for comparison", value=lambda row: row.model), *measured_columns(references))
+        console.print(terminal_table(references, shown, console.width))
     for file in found.files:
         console.print(f"wrote {file}", soft_wrap=True)
 
@@ -52,12 +56,13 @@ def _announce_model(model: str, measured_on: str) -> None:
 
 
 def _print_validation(console: Console, found: Validated) -> None:
+    digits = 3 if found.nats_per_token is None else 2  # cross entropies differ less than perplexities
     console.print(
-        f"{found.model}: validation perplexity {found.value:.2f} ± {found.error:.2f} on {found.measured_on}",
+        f"{found.model}: {found.metric} {found.value:.{digits}f} ± {found.error:.{digits}f} on {found.measured_on}",
         soft_wrap=True,
     )
     if found.by_iterations:
-        others = ", ".join(f"{value:.2f} with {num}" for num, value in found.by_iterations.items())
+        others = ", ".join(f"{value:.{digits}f} with {num}" for num, value in found.by_iterations.items())
         console.print(f"    with {VALIDATION_ITERS} solver iterations; {others}")
     for name, floor in found.ngram.items():
         console.print(f"    5-gram, {name.replace('_', ' ')}, on the same tokens: {floor:.2f}")
@@ -86,6 +91,6 @@ def run_sweep_command(command: SweepCommand) -> None:
     """Measure the grid, print its table and what was written."""
     found = measure(command, command.cells(), on_cell=announce)
     console = open_console()
-    print_rows(console, found.rows, (*varied(found.rows), *COSTS, *SHOWN))
+    print_rows(console, found.rows, (*varied(found.rows), *COSTS, *measured_columns(found.rows, is_short=True)))
     for file in (*found.files, *found.saved):
         console.print(f"wrote {file}", soft_wrap=True)

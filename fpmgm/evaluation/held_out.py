@@ -1,4 +1,4 @@
-"""The text that a model is measured on: what training held out of a corpus, all of a file, or a standard split."""
+"""The data that a model is measured on: what training held out, all of a file of text, or a standard split."""
 
 import os
 from dataclasses import replace
@@ -7,9 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from fpmgm.checkpoint import Model
-from fpmgm.codecs import Codec, TextCodec
+from fpmgm.codecs import Codec, ImageCodec, TextCodec
 from fpmgm.data import DataConfig, Dataset
 from fpmgm.data.assets import ASSETS, fetch
+from fpmgm.data.images import ImagesConfig
+from fpmgm.data.pixels import KNOWN
 from fpmgm.data.sources import SUFFIXES
 from fpmgm.data.stories import STORIES
 from fpmgm.data.stories_text import StoriesConfig
@@ -48,6 +50,8 @@ def data_for(model: Model, source: str = OWN, split: str = AUTO, *, with_trainin
     path to it mean the same. Any other source but `stories` is read as text. Training rows may be missing, unless
     `with_training` asks for them.
     """
+    if isinstance(model.speech, ImageCodec):
+        return _images_for(model, model.speech, source, split)
     codec, own = text_codec(model), model.data
     if source == OWN and own is None:
         raise ValueError("the model does not tell what it was trained on; give --data FILE, or the name of a corpus")
@@ -67,6 +71,29 @@ def data_for(model: Model, source: str = OWN, split: str = AUTO, *, with_trainin
     if split == HELD_OUT:
         return data
     return replace(data, train=np.arange(0), held_out=np.arange(len(data.rows)))
+
+
+def _images_for(model: Model, codec: ImageCodec, source: str, split: str) -> Dataset:
+    """Held-out images in a model's codes: of its own data, or of any other images that its tokenizer reads."""
+    check_split(split)
+    if split not in (AUTO, HELD_OUT):
+        raise ValueError(f"split is {split}, and models are measured on held-out images only; give --split held-out")
+    own = model.data
+    if source == OWN and own is None:
+        raise ValueError(
+            "the model does not tell what it was trained on; give --data FOLDER, or the name of a data set"
+        )
+    if own is not None and own_name(model, source) == own.name:
+        return own_data(own, codec)
+    size = 0 if source in KNOWN else codec.tokenizer.image_shape[1]
+    other = ImagesConfig(
+        source=source,
+        size=size,
+        num_codes=codec.tokenizer.num_codes,
+        grid=codec.grid,
+        num_classes=len(codec.class_names),
+    )
+    return other.load(codec)
 
 
 def own_name(model: Model, source: str) -> str:
@@ -108,7 +135,8 @@ def measured_data(
     """`data_for`, and words for what it is; a source that is not the model's own data is said to be another."""
     data = data_for(model, source, split, with_training=with_training)
     own, name = model.data.name if model.data else "", own_name(model, source)
-    split = split_of(OWN if name == own else name, split)
+    is_held_out = name == own or isinstance(model.speech, ImageCodec)
+    split = split_of(OWN if is_held_out else name, split)
     if name == STORIES:
         name = f"{STORIES} ({StoriesConfig.note})"
     words = {ALL: name, HELD_OUT: f"what training holds out of {name}"}.get(split, f"{name}, split {split}")

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fpmgm.evaluation.evaluator import Metric
+from fpmgm.evaluation.intervals import Interval
 from fpmgm.evaluation.plots import heat_map, quality_against_cost
 from fpmgm.evaluation.rows import Row
 from fpmgm.evaluation.tables import Column, latex, markdown, metric, model_column
@@ -23,10 +24,24 @@ MEASURED = (
     metric("repetition_4", "repetition", digits=3),
     metric("mauve", "MAUVE", digits=3, best="highest"),
 )
+OF_IMAGES = (
+    metric("accuracy", "label accuracy", digits=3, best="highest"),
+    metric("frechet", "Fréchet distance", digits=3, best="lowest"),
+    metric("classifier_score", "Inception Score of the classifier", digits=2, best="highest", rank=6),
+    metric("density", "density", digits=3, rank=5),
+    metric("coverage", "coverage", digits=3, best="highest", rank=4),
+    metric("entropy", "entropy", digits=2, rank=4),
+    metric("fid", "FID", digits=2, best="lowest"),
+    metric("kid", "KID", digits=4, best="lowest"),
+    metric("precision", "precision", digits=3, best="highest", rank=4),
+    metric("recall", "recall", digits=3, best="highest", rank=4),
+)
 MATCHED = (
     Column(title="setting", value=lambda row: _matched_setting(row)),
     Column(title="met", rank=5, value=lambda row: "yes" if row.matched.is_met else "no"),
 )
+TEXTS_HAVE = "distinct_2"
+"""A metric that is measured of all texts, and of nothing else."""
 SHOWN = (MEASURED[0], *MEASURED[2:4], MEASURED[5])
 """What fits on a terminal; the files have all."""
 COSTS = (
@@ -45,6 +60,21 @@ HEAT_MAPS: dict[str, tuple[str, ...]] = {
 """The two settings that each preset's heat maps span; there is a map for each model and, if need be, each budget."""
 
 
+class Reference(NamedTuple):
+    """Metrics of real data, named as a model is in tables."""
+
+    model: str
+    metrics: dict[str, Interval]
+
+
+def measured_columns(rows: Sequence[Row] | Sequence[Reference], *, is_short: bool = False) -> tuple[Column, ...]:
+    """The columns of what was measured: those of texts, or those of images that have a value in some row."""
+    names = {name for row in rows for name in row.metrics}
+    if TEXTS_HAVE in names:
+        return SHOWN if is_short else MEASURED
+    return tuple(column for column in OF_IMAGES if any(column.value(row) is not None for row in rows))
+
+
 def title_of(rows: Sequence[Row]) -> str:
     """What a table of rows says above itself."""
     protocol = rows[0].protocol
@@ -54,7 +84,7 @@ def title_of(rows: Sequence[Row]) -> str:
     return f"{protocol.num_samples} samples a row, judge: {judge}; 95 % intervals over samples"
 
 
-def write_tables(file: Path, tables: Sequence[tuple[Sequence[Row], Sequence[Column]]]) -> list[Path]:
+def write_tables(file: Path, tables: Sequence[tuple[Sequence[Any], Sequence[Column]]]) -> list[Path]:
     """Tables of rows, a column of models first, one after the other as file.md and file.tex."""
     files = [file.with_suffix(".md"), file.with_suffix(".tex")]
     for path, table in zip(files, (markdown, latex), strict=True):

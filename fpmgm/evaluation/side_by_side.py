@@ -1,15 +1,17 @@
 """Models side by side: how well each knows held-out data, and its samples at some budgets."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-from fpmgm.checkpoint import DEFAULT, find_folder, load
+from fpmgm.checkpoint import DEFAULT, load
 from fpmgm.devices import OnDevice
 from fpmgm.evaluation.cells import Cell, budget_cells
+from fpmgm.evaluation.chosen import IMAGE, chosen_evaluator, kind_of
+from fpmgm.evaluation.evaluator import Evaluator, Validation
 from fpmgm.evaluation.held_out import (
     AUTO,
     HELD_OUT,
@@ -20,22 +22,21 @@ from fpmgm.evaluation.held_out import (
     split_of,
     usual_number,
 )
-from fpmgm.evaluation.judges import judge_named
-from fpmgm.evaluation.layout import COSTS, MATCHED, MEASURED, write_tables
-from fpmgm.evaluation.likelihood import Perplexity, perplexity
+from fpmgm.evaluation.intervals import Interval
+from fpmgm.evaluation.layout import COSTS, MATCHED, Reference, measured_columns, write_tables
 from fpmgm.evaluation.matched import RANGES
 from fpmgm.evaluation.ngram import floors
 from fpmgm.evaluation.plots import quality_against_cost
 from fpmgm.evaluation.rows import Row, as_json
 from fpmgm.evaluation.sweep import Protocol, prepare, run_sweep
-from fpmgm.evaluation.text import TextEvaluator
+from fpmgm.evaluation.tables import Column
 from fpmgm.files import write_json
 from fpmgm.generation import Sampling
 from fpmgm.names import check_names, choose
 
 VALIDATION_ITERS = 6
 OTHER_ITERS = (2, 12)
-"""Solver iterations that validation perplexity is also reported at."""
+"""Solver iterations that validation is also reported at."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +49,8 @@ class Evaluation(OnDevice):
     """Budgets to sample at, in block evaluations."""
     num_samples: int = 64
     judge: str = "auto"
-    """Who judges samples: smollm2, a causal model of ours or of the hub; auto: the bundled judge; empty: nobody."""
+    """Who judges samples: of text smollm2, a causal model of ours or of the hub; of images a classifier of ours; auto:
+    the bundled judge; empty: nobody."""
     data: str = OWN
     """The data that models are validated on: a corpus by name, a file or a folder; auto: what each was trained on,
     split as in training. If it is empty, they are not validated."""
@@ -61,6 +63,9 @@ class Evaluation(OnDevice):
     """Also the perplexity of 5-gram models of the training text on the same held-out tokens: a floor."""
     mauve: bool = False
     """Also MAUVE against the text of `data` and `split`, by the judge's features."""
+    inception: bool = False
+    """Also FID, KID, precision and recall of images by Inception, a sixth of a second an image on one core. It also
+    looks at 5,000 real images, once."""
     match: Literal["", "temperature", "top_p"] = ""
     """Also all models but the first with this turned until their entropy is the first one's. If it is empty, nothing
     is turned."""
@@ -85,25 +90,31 @@ class Evaluation(OnDevice):
             )
 
     @property
-    def evaluator(self) -> TextEvaluator:
+    def evaluator(self) -> Evaluator:
         """Who measures samples."""
         split = split_of(self.data, self.split) if self.data else HELD_OUT
-        return TextEvaluator(
-            judge=judge_named(self.judge),
+        if self.ngram and kind_of(self.models) == IMAGE:
+            raise ValueError("5-gram models count the words of texts, and these models draw images; leave --ngram out")
+        return chosen_evaluator(
+            self.models,
+            judge=self.judge,
+            device=self.device,
             mauve=self.data if self.mauve else "",
             mauve_split=split,
-            device=self.device,
+            inception=self.inception,
         )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Validated(Perplexity):
+class Validated(Validation):
     """How well a model knows data that it has not seen."""
 
     model: str
+    metric: str
+    """What the value is."""
     measured_on: str
     by_iterations: dict[int, float]
-    """The perplexity with other numbers of solver iterations; empty for a plain stack."""
+    """The value with other numbers of solver iterations; empty for a plain stack."""
     ngram: dict[str, float]
     """The perplexity of 5-gram models on the same tokens, by their kind; empty if it was not asked for."""
     num_training_sequences: int
@@ -119,6 +130,8 @@ class Evaluated:
     """Of each model at each budget."""
     matched: tuple[Row, ...]
     """Of all models but the first, at its entropy; empty if it was not asked for."""
+    references: dict[str, dict[str, Interval]] = field(default_factory=dict)
+    """Metrics of real images, and of these through the tokenizer of the first model; empty for text."""
     files: tuple[Path, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
@@ -127,6 +140,10 @@ class Evaluated:
             "validation": [asdict(each) for each in self.validation],
             "samples": [as_json(row) for row in self.samples],
             "matched": [as_json(row) for row in self.matched],
+            "references": {
+                name: {metric: asdict(value) for metric, value in metrics.items()}
+                for name, metrics in self.references.items()
+            },
             "files": [str(file) for file in self.files],
         }
 
@@ -154,25 +171,31 @@ def run_evaluation(
     on_cell: Callable[[Cell, int, int], None] | None = None,
 ) -> Evaluated:
     """All that an evaluation asks for."""
-    protocol = Protocol(
-        num_samples=asked.num_samples, evaluator=asked.evaluator, device=asked.device, dtype=asked.dtype
-    )
-    for model in asked.models:
-        find_folder(model)
+    evaluator = asked.evaluator
+    protocol = Protocol(num_samples=asked.num_samples, evaluator=evaluator, device=asked.device, dtype=asked.dtype)
     with TemporaryDirectory() as scratch:
         folder = Path(asked.out or scratch)
         measure = partial(run_sweep, protocol=protocol, file=folder / "samples.jsonl", on_cell=on_cell)
         cells = list(budget_cells(asked.models, Sampling(seed=asked.seed), asked.budgets))
         prepare(cells, protocol)  # what is wrong with settings, judge or text is said before anything is sampled
-        validation = [validate(model, asked, on_model) for model in asked.models] if asked.data else []
+        validation = [validate(model, asked, on_model, evaluator) for model in asked.models] if asked.data else []
         rows = measure(cells)
         matched = measure(_matched_cells(asked, cells, rows))
-        found = Evaluated(validation=tuple(validation), samples=tuple(rows), matched=tuple(matched))
-        return replace(found, files=tuple(_write(folder, found, asked.evaluator))) if asked.out else found
+        references = evaluator.references(load(asked.models[0], device=asked.device), asked.num_samples)
+        found = Evaluated(
+            validation=tuple(validation), samples=tuple(rows), matched=tuple(matched), references=references
+        )
+        return replace(found, files=tuple(_write(folder, found, evaluator))) if asked.out else found
 
 
-def validate(name: str, asked: Evaluation, on_model: Callable[[str, str], None] | None = None) -> Validated:
-    """The perplexity of a model on the data that an evaluation asks for."""
+def validate(
+    name: str,
+    asked: Evaluation,
+    on_model: Callable[[str, str], None] | None = None,
+    evaluator: Evaluator | None = None,
+) -> Validated:
+    """How well a model knows the data that an evaluation asks for."""
+    evaluator = evaluator or asked.evaluator
     model = load(name, device=asked.device, dtype=asked.dtype)
     data, words = measured_data(model, asked.data, asked.split, with_training=asked.ngram)
     if asked.ngram and data.pad_id is not None:
@@ -188,11 +211,17 @@ def validate(name: str, asked: Evaluation, on_model: Callable[[str, str], None] 
     return Validated(
         model=name,
         measured_on=where,
-        **asdict(perplexity(model.denoiser, on_device, num_iters=VALIDATION_ITERS)),
-        by_iterations={num: perplexity(model.denoiser, on_device, num_iters=num).value for num in others},
+        metric=evaluator.validated.title,
+        **asdict(evaluator.validate(model.denoiser, on_device, num_iters=VALIDATION_ITERS)),
+        by_iterations={num: evaluator.validate(model.denoiser, on_device, num_iters=num).value for num in others},
         ngram=floors(data.rows[data.train], batch.x.numpy(), vocab_size=size) if asked.ngram else {},
         num_training_sequences=len(data.train),
     )
+
+
+def references_of(found: Evaluated) -> list[Reference]:
+    """What was measured of real data, as rows of a table."""
+    return [Reference(name, metrics) for name, metrics in found.references.items()]
 
 
 def _matched_cells(asked: Evaluation, cells: Sequence[Cell], rows: Sequence[Row]) -> list[Cell]:
@@ -207,8 +236,14 @@ def _matched_cells(asked: Evaluation, cells: Sequence[Cell], rows: Sequence[Row]
     ]
 
 
-def _write(folder: Path, found: Evaluated, evaluator: TextEvaluator) -> list[Path]:
-    tables = [(found.samples, (*COSTS, *MEASURED)), (found.matched, (*COSTS, *MATCHED, *MEASURED))]
+def _write(folder: Path, found: Evaluated, evaluator: Evaluator) -> list[Path]:
+    columns = measured_columns(found.samples)
+    references = references_of(found)
+    tables: list[tuple[Sequence[Any], Sequence[Column]]] = [
+        (found.samples, (*COSTS, *columns)),
+        (found.matched, (*COSTS, *MATCHED, *columns)),
+        (references, measured_columns(references)),
+    ]
     written = write_tables(folder / "table", tables)
     write_json(folder / "results.json", found.as_json())
     files = [folder / "samples.jsonl", folder / "results.json", *written]

@@ -9,12 +9,11 @@ from typing import Any
 from fpmgm.checkpoint import DEFAULT, find_folder, read_generation
 from fpmgm.devices import OnDevice
 from fpmgm.evaluation.cells import Cell, axes_of, grid_cells, preset_by_name
+from fpmgm.evaluation.chosen import chosen_evaluator
 from fpmgm.evaluation.evaluator import Metric
-from fpmgm.evaluation.judges import judge_named
-from fpmgm.evaluation.layout import COSTS, MEASURED, draw_rows, varied, write_tables
+from fpmgm.evaluation.layout import COSTS, draw_rows, measured_columns, varied, write_tables
 from fpmgm.evaluation.rows import Row
 from fpmgm.evaluation.sweep import Protocol, run_sweep
-from fpmgm.evaluation.text import TextEvaluator
 from fpmgm.files import write_json
 from fpmgm.generation import Sampling
 from fpmgm.names import check_names
@@ -37,7 +36,8 @@ class Sweep(OnDevice):
     """The axes of `grid`: any sampling settings, as in temperature=0.8,1 reuse=none,full."""
     num_samples: int = 128
     judge: str = "auto"
-    """Who judges samples: smollm2, a causal model of ours or of the hub; auto: the bundled judge; empty: nobody."""
+    """Who judges samples: of text smollm2, a causal model of ours or of the hub; of images a classifier of ours; auto:
+    the bundled judge; empty: nobody."""
     seed: int = 0
     out: str = ""
     """The folder for PRESET.jsonl and its tables and plots; the same call goes on with a folder it was stopped in.
@@ -109,7 +109,8 @@ def sweep(
 
 def measure(asked: Sweep, cells: Sequence[Cell], *, on_cell: Callable[[Cell, int, int], None] | None = None) -> Swept:
     """Measure cells as a sweep asks for; write its tables and plots, and save the best, if it asks for that."""
-    evaluator = TextEvaluator(judge=judge_named(asked.judge), device=asked.device)
+    models = list(dict.fromkeys(cell.model for cell in cells))
+    evaluator = chosen_evaluator(models, judge=asked.judge, device=asked.device)
     protocol = Protocol(num_samples=asked.num_samples, evaluator=evaluator, device=asked.device, dtype=asked.dtype)
     with TemporaryDirectory() as scratch:
         folder = Path(asked.out or scratch)
@@ -117,7 +118,7 @@ def measure(asked: Sweep, cells: Sequence[Cell], *, on_cell: Callable[[Cell, int
     files: list[Path] = []
     if asked.out and rows:
         files = [folder / f"{asked.preset}.jsonl"]
-        files += write_tables(folder / asked.preset, [(rows, (*varied(rows), *COSTS, *MEASURED))])
+        files += write_tables(folder / asked.preset, [(rows, (*varied(rows), *COSTS, *measured_columns(rows)))])
         files += draw_rows(asked.preset, rows, folder, evaluator.primary, tuple(asked.axes))
     saved = [save_best(model, rows, evaluator.primary) for model in asked.models] if asked.save else []
     return Swept(rows=tuple(rows), files=tuple(files), saved=tuple(saved))

@@ -43,9 +43,9 @@ FASHION_TOKENIZER = Training(
 FASHION_CLASSIFIER = Training(
     model=ClassifierNetwork(),
     data=PixelsConfig(source="fashion"),
-    objective=Classification(flip=True),
-    optim=OptimConfig(lr=2e-3, warmup=100, decay="cosine", weight_decay=0.05, ema=0.99),
-    updates=2000,
+    objective=Classification(shift=1, flip=True),
+    optim=OptimConfig(lr=2e-3, warmup=100, decay="cosine", weight_decay=0.02, ema=0.995),
+    updates=1800,
     batch_size=128,
     validate_every=500,
     validation_sequences=10_000,
