@@ -29,6 +29,7 @@ from fpmgm.training.optim import OptimConfig
 from tests.test_tables import sampled_row
 
 VERSE = "".join(f"line {i} of a poem about the {word}\n" for i in range(300) for word in ("sea", "sky", "old oak"))
+NAME = "perplexity_per_sample"
 PLAIN = Network(width=16, num_heads=2, num_pre=3, cond_width=8, dropout=0.0)
 
 
@@ -163,13 +164,13 @@ def test_a_search_for_an_entropy_starts_where_that_of_the_last_budget_ended(
 def test_a_cell_over_seeds_is_their_mean_and_what_their_intervals_span_and_of_one_seed_its_interval() -> None:
     def row(value: float, matched: Match | None = None) -> Row:
         metric = Interval(value=value, low=value - 1, high=value + 1)
-        metrics = {"perplexity_per_sample": metric, "entropy": Interval(value=4.0, low=3.9, high=4.1)}
+        metrics = {NAME: metric, "entropy": Interval(value=4.0, low=3.9, high=4.1)}
         return replace(sampled_row(), metrics=metrics, matched=matched)
 
-    assert over_seeds([row(10.0)]) == Noted(value=10.0, low=9.0, high=11.0, note="(4.00)")
-    assert over_seeds([row(10.0), row(16.0)]) == Noted(value=13.0, low=9.0, high=17.0, note="(4.00)")
+    assert over_seeds([row(10.0)], NAME) == Noted(value=10.0, low=9.0, high=11.0, note="(4.00)")
+    assert over_seeds([row(10.0), row(16.0)], NAME) == Noted(value=13.0, low=9.0, high=17.0, note="(4.00)")
     far = Match(knob="temperature", entropy=5.0, is_met=False)
-    assert over_seeds([row(10.0, far)]).note == "(4.00, not met)"
+    assert over_seeds([row(10.0, far)], NAME).note == "(4.00, not met)"
 
 
 def test_sdtt_is_tuned_with_as_many_tries_as_l_cons() -> None:

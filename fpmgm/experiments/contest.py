@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from fpmgm.checkpoint import find_folder, load, read_config, weights_of
 from fpmgm.evaluation.cells import Cell
-from fpmgm.evaluation.evaluator import Evaluator, evaluator_for
+from fpmgm.evaluation.evaluator import Evaluator, Metric, evaluator_for
 from fpmgm.evaluation.held_out import HELD_OUT, data_for
 from fpmgm.evaluation.intervals import Interval
 from fpmgm.evaluation.matched import is_near
@@ -207,11 +207,13 @@ class Contest:
         }
         found = self._share(lines, self._judged)
         rows, second = ([entry for own in found for entry in own[index]] for index in range(2))
-        parts = [_validation_table(validation)]
-        parts.append(f"### Generative perplexity (entropy), judge: {self.judge or 'none'}\n\n{self._table(rows)}")
+        usual_evaluator = self._evaluator(self.judge)
+        parts = [_validation_table(validation, usual_evaluator.validated)]
+        title = capitalised(usual_evaluator.primary.title)
+        parts.append(f"### {title} (entropy), judge: {self.judge or 'none'}\n\n{self._table(rows)}")
         parts += self._pictures(rows)
         if self.second_judge:
-            parts.append(f"### Judge: {self.second_judge}\n\n{self._table(second)}")
+            parts.append(f"### Judge: {self.second_judge}\n\n{self._table(second, self.second_judge)}")
         entropies = self._entropies(rows)
         usual = [line for line in lines if line.is_usual]
         matched = self._share(usual, partial(self._matched, entropies))
@@ -286,14 +288,15 @@ class Contest:
                 by_budget[row.budget] = row.metrics["entropy"].value
         return by_budget
 
-    def _table(self, entries: Sequence[Entry]) -> str:
+    def _table(self, entries: Sequence[Entry], judge: str | None = None) -> str:
+        primary = self._evaluator(self.judge if judge is None else judge).primary
         lines: dict[tuple[str, str], dict[int, list[Row]]] = {}
         for line, row in entries:
             lines.setdefault((line.name, line.reuse), {}).setdefault(row.budget, []).append(row)
         table = [
-            TableLine(*line, {budget: over_seeds(own) for budget, own in by.items()}) for line, by in lines.items()
+            TableLine(*line, {budget: over_seeds(own, primary.name) for budget, own in by.items()})
+            for line, by in lines.items()
         ]
-        primary = self._evaluator(self.judge).primary
         columns = [
             Column(title="model", value=lambda line: line.name),
             Column(title="reuse", value=lambda line: line.reuse),
@@ -330,7 +333,8 @@ class Contest:
             if line.is_usual:
                 by_cell.setdefault((line.name, row.budget), []).append(row)
         shown = [
-            replace(own[0], model=line, metrics={primary.name: over_seeds(own)}) for (line, _), own in by_cell.items()
+            replace(own[0], model=line, metrics={primary.name: over_seeds(own, primary.name)})
+            for (line, _), own in by_cell.items()
         ]
         quality_against_cost(shown, primary.name, primary.title, self.folder / "contest")
         found = ["![Quality against cost, three-state reuse; of three seeds their mean and span](contest.png)"]
@@ -348,9 +352,8 @@ class Contest:
         return found
 
 
-def over_seeds(rows: Sequence[Row]) -> Noted:
+def over_seeds(rows: Sequence[Row], name: str) -> Noted:
     """A metric with its interval, or the mean over seeds and all that their intervals span; the entropy beside it."""
-    name = "perplexity_per_sample" if "perplexity_per_sample" in rows[0].metrics else "entropy"
     values: list[Interval] = [row.metrics[name] for row in rows]
     entropy = sum(row.metrics["entropy"].value for row in rows) / len(rows)
     is_met = all(row.matched is None or row.matched.is_met for row in rows)
@@ -366,9 +369,15 @@ def _budget_column(budget: int, best: str) -> Column:
     return Column(title=f"{budget} blocks", value=lambda line: line.cells.get(budget), best=best)
 
 
-def _validation_table(found: dict[str, list[float]]) -> str:
-    lines = ["### Validation perplexity", "", "| model | perplexity, by seed |", "| --- | --- |"]
-    lines += [f"| {name} | {', '.join(f'{value:.1f}' for value in values)} |" for name, values in found.items()]
+def capitalised(title: str) -> str:
+    return title[:1].upper() + title[1:]
+
+
+def _validation_table(found: dict[str, list[float]], metric: Metric) -> str:
+    lines = [f"### {capitalised(metric.title)}", "", f"| model | {metric.name.replace('_', ' ')}, by seed |"]
+    lines.append("| --- | --- |")
+    digits = 1 if metric.name == "perplexity" else 3
+    lines += [f"| {name} | {', '.join(f'{value:.{digits}f}' for value in values)} |" for name, values in found.items()]
     return "\n".join(lines)
 
 
