@@ -202,7 +202,8 @@ def test_the_weighting_of_the_loss_is_the_one_asked_for(config: Training, capsys
     capsys.readouterr()
     assert main(["train", "text-mini", "--objective.weighting", "maskd"]) == 2
     assert (
-        "'maskd' for argument '--objective.weighting'. Expected one of ('bound', 'masked')" in capsys.readouterr().err
+        "'maskd' for argument '--objective.weighting'. Expected one of ('bound', 'masked', 'all')"
+        in capsys.readouterr().err
     )
 
 
@@ -350,8 +351,9 @@ def test_a_causal_model_sees_only_what_came_before(small_model: Build) -> None:
 def test_every_recipe_builds_its_model(name: str) -> None:
     recipe = RECIPES[name]
     with torch.device("meta"):
-        denoiser = recipe.network.build()
-    assert denoiser.max_length == recipe.data.length
+        network = recipe.network.build()
+    assert recipe.network.vocabulary.length == recipe.data.length
+    assert all(parameter.is_meta for parameter in network.parameters())
 
 
 @pytest.mark.parametrize("is_causal", [False, True])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Int, UInt8
+from jaxtyping import Int, Integer, UInt8
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
@@ -66,8 +66,8 @@ class ImageTokenizer(Protocol):
         ...
 
 
-def to_signed(images: Bytes) -> Tensor:
-    """Bytes as numbers from -1 to 1."""
+def to_signed(images: Integer[Tensor, "B C H W"]) -> Tensor:
+    """Values of pixels, 0 to 255, as numbers from -1 to 1."""
     return images.float() / 127.5 - 1
 
 

@@ -87,7 +87,12 @@ class PixelsConfig:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        shape, num = KNOWN[self.source] if self.source in KNOWN else _shape_and_classes(self)
+        if self.source in KNOWN:
+            shape, num = KNOWN[self.source]
+        elif self.size and self.colours != "auto":
+            shape, num = (3 if self.colours == "rgb" else 1, self.size, self.size), 0
+        else:
+            shape, num = _shape_and_classes(self)
         channels, height, width = shape
         return Vocabulary(size=257, mask_id=256, length=channels * height * width, num_classes=num, shape=shape)
 

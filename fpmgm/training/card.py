@@ -88,7 +88,7 @@ def model_card(
         "",
         f"## {metric.title.capitalize()}",
         "",
-        f"{_value(last['validation'])} ± {_value(last['validation_error'])} {_unit(metric)}, one standard error",
+        f"{_value(last['validation'], last['validation_error'])} {_unit(metric)}, one standard error",
         f"({_exactness(network, metric)}{iters}; up to {config.validation_sequences} held-out sequences).",
         *(["", *measured] if measured else []),
         "",
@@ -99,9 +99,9 @@ def model_card(
     return "\n".join(lines), files
 
 
-def _value(number: float) -> str:
-    """Two decimals, or three digits of what is small."""
-    return f"{number:.2f}" if number >= 1 or number == 0 else f"{number:.3g}"
+def _value(number: float, error: float) -> str:
+    """Both with two decimals, or three digits of what is small."""
+    return f"{number:.2f} ± {error:.2f}" if number >= 1 else f"{number:.3g} ± {error:.2g}"
 
 
 def _unit(metric: Metric) -> str:

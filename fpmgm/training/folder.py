@@ -23,8 +23,8 @@ from fpmgm.training.state import UPDATE, newest_state, read_about, states, updat
 CONFIG, MODEL, STATE, SNAPSHOTS = "config.json", "model", "state", "snapshots"
 EXTENDED = "extended"
 """The key of config.json that says how a run was extended."""
-KINDS = ("objective", "data")
-"""The keys of config.json that say which kind of objective and of data the run has."""
+KINDS = ("model", "objective", "data")
+"""The keys of config.json that say which kind of network, objective and data the run has."""
 MAY_CHANGE = {"out", "checkpoint_every", "validate_every", "validation_sequences", "validation_iters"}
 MAY_CHANGE |= {"micro_batch_size", "compile", "device", "trackers", "extend", EXTENDED}
 """Settings that a resumed run may have otherwise than before; the number of updates has rules of its own."""
@@ -93,12 +93,12 @@ def _readable(file: Path) -> dict[str, Any]:
 
 
 def settings_of(config: Training) -> dict[str, Any]:
-    """The settings as config.json has them: as on the command line, and the kinds of objective and data by name."""
+    """The settings as config.json has them: as on the command line, and the kinds of its parts by name."""
     return {**flat(asdict(config)), **{part: type(getattr(config, part)).__name__ for part in KINDS}}
 
 
 def _defaults(config: Training, before: dict[str, Any]) -> dict[str, Any]:
-    """What settings are if nobody sets them; those of objective and data if the run has the same kind of them."""
+    """What settings are if nobody sets them; those of a part if the run has the same kind of it."""
     usual = settings_of(Training())
     for part in KINDS:
         kind = type(getattr(config, part))
