@@ -199,7 +199,7 @@ class Denoiser(nn.Module):
 
 
 @contextmanager
-def evaluating(denoiser: Denoiser) -> Iterator[None]:
+def evaluating(denoiser: nn.Module) -> Iterator[None]:
     """Dropout off, then as it was."""
     was_training = denoiser.training
     denoiser.eval()
