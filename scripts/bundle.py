@@ -2,7 +2,8 @@
 
 The half-precision weights are measured again, on all held-out sequences or so many of them. The card gains that report,
 and beside it two kinds of 5-gram models, of the tokens that training saw and of all it could have seen, unless the run
-is a stage that started from another model. Needs the data of the run.
+is a stage that started from another model. The card of a model of images gains what a classifier says of its samples
+and of real images. Needs the data of the run.
 """
 
 import json
@@ -14,6 +15,8 @@ import numpy as np
 import torch
 
 from fpmgm.checkpoint import BUNDLED, CURVES, load_folder
+from fpmgm.codecs import ImageCodec
+from fpmgm.evaluation.evaluator import evaluator_for
 from fpmgm.evaluation.held_out import HELD_OUT, data_for
 from fpmgm.evaluation.ngram import floors
 from fpmgm.evaluation.side_by_side import evaluate
@@ -28,6 +31,9 @@ def bundle(run: Path, name: str, sequences: int = ALL) -> None:
     model = load_folder(run / "model")
     model.save(folder, dtype=torch.float16)
     shutil.copyfile(run / "model" / CURVES, folder / CURVES)
+    if model.speech.kind != "text":
+        _bundle_images(run / "model", folder, name)
+        return
     found = evaluate(name, budgets=(), judge="", validation_sequences=sequences, ngram=not settings["init"])
     [bound] = found.validation
     results = found.as_json()
@@ -58,6 +64,19 @@ def bundle(run: Path, name: str, sequences: int = ALL) -> None:
     (folder / "README.md").write_text(card)
     (folder / "report.json").write_text(json.dumps(results, indent=1) + "\n")
     print(report)
+
+
+def _bundle_images(source: Path, folder: Path, name: str) -> None:
+    """The card of a model of images gains what its half-precision weights draw, beside real images."""
+    shutil.copyfile(source / "samples.png", folder / "samples.png")
+    model = load_folder(folder)
+    if not isinstance(model.codec, ImageCodec) or model.data is None:
+        return
+    data = model.data.load(model.codec)
+    table = "\n".join(evaluator_for("image").in_card(model, data))
+    about, samples = "## The half-precision weights, beside real images", "## 20 samples"
+    (folder / "README.md").write_text(model.card.replace(samples, f"{about}\n\n{table}\n\n{samples}", 1))
+    print(table)
 
 
 def _floor_lines(name: str, found: dict[str, float]) -> list[tuple[str, str]]:

@@ -35,7 +35,7 @@ def claims(folder: Path) -> str:
     return file.read_text(encoding="utf-8").strip()
 
 
-def results_table(lines: Lines, budgets: Sequence[int], num_samples: int) -> str:
+def results_table(lines: Lines, budgets: Sequence[int], num_samples: int, cfg_weight: float) -> str:
     """A line for every network and reuse, a column for every budget; the best distance of a column is bold."""
     means = {
         line: [_over_seeds([rows[index].metrics["frechet"] for rows in by_seed]) for index in range(len(budgets))]
@@ -43,7 +43,8 @@ def results_table(lines: Lines, budgets: Sequence[int], num_samples: int) -> str
     }
     best = [min(own[index].value for own in means.values()) for index in range(len(budgets))]
     text = [
-        f"{num_samples} samples a cell and seed; 95 % intervals over samples, of several seeds all that they span.",
+        f"{num_samples} samples a cell and seed, {_guided(cfg_weight)}; 95 % intervals over samples, of several seeds "
+        "all that they span.",
         "",
         f"| model | reuse | seeds | {' | '.join(f'{budget} blocks' for budget in budgets)} |",
         f"| --- | --- | --- |{' --- |' * len(budgets)}",
@@ -56,6 +57,10 @@ def results_table(lines: Lines, budgets: Sequence[int], num_samples: int) -> str
             cells.append(f"{_bold(own, best[index])}<br>{accuracy.value:.1%}")
         text.append(f"| {name} | {reuse} | {len(by_seed)} | {' | '.join(cells)} |")
     return "\n".join(text)
+
+
+def _guided(cfg_weight: float) -> str:
+    return f"guidance of weight {cfg_weight:g}" if cfg_weight else "without guidance"
 
 
 def _bold(own: Interval, best: float) -> str:

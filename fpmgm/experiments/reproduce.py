@@ -87,8 +87,8 @@ class Reproduction(OnDevice):
     """Samples a cell and model of the contest's headline lines: three seeds of training make 258 a cell."""
     second_judge: str = "smollm2"
     """Who judges all lines of the contest with three-state (or, of a plain stack, no) reuse too; empty: nobody."""
-    inception_samples: int = 1000
-    """Of image-mini: samples a cell of FID by Inception, six cells; 0: none."""
+    inception_samples: int = 500
+    """Of image-mini: samples a cell of FID by Inception, three cells; 0: none."""
 
     def __post_init__(self) -> None:
         self.check_device()

@@ -41,8 +41,10 @@ FRAME += ["experiments/contest.py"]
 """What works with any kind of data and network."""
 SPECIAL = {"codecs.text", "data.text", "data.sources", "data.stories", "data.stories_text", "backbones.dit", "symbols"}
 SPECIAL |= {f"evaluation.{name}" for name in ("text", "judges", "likelihood", "mauve", "ngram", "diversity")}
-SPECIAL |= {"evaluation.stories_judge"}
-"""What knows that data is text, or that the network is MDLM's."""
+SPECIAL |= {"evaluation.stories_judge", "evaluation.images", "evaluation.image_judges", "evaluation.reconstruction"}
+SPECIAL |= {"codecs.images", "codecs.pixels", "codecs.image_tokenizer", "data.images", "data.pixels", "pictures"}
+SPECIAL |= {"backbones.maskgit", "backbones.vq", "backbones.classifier"}
+"""What knows that data is text or images, or which network it is."""
 
 
 def layer_of(name: str) -> int:
