@@ -13,6 +13,7 @@ from fpmgm.denoiser import Denoiser
 from fpmgm.draws import Draw
 from fpmgm.generation import Generated, generate
 from fpmgm.gradients import IterationCounts, gradient_by_name, implicit, jfb, sjfb, unrolled
+from fpmgm.guidance import Guidance
 from fpmgm.injection import Injection
 from fpmgm.interop.conversion import to_fixed_point
 from fpmgm.interop.layer_map import LayerMap
@@ -50,6 +51,7 @@ __all__ = [
     "Denoiser",
     "Draw",
     "Generated",
+    "Guidance",
     "Halton",
     "Injection",
     "IterationCounts",
