@@ -19,7 +19,7 @@ from fpmgm.training.loop import train
 from tests.test_image_training import digits
 
 SMALL: dict[str, Any] = {"updates": 2, "batch_size": 4, "validation_sequences": 8, "trackers": ()}
-NAMES = ("fashion-fp", "fashion-maskgit", "fashion-maskgit-6", "fashion")
+NAMES = ("fashion-fp", "fashion-maskgit", "fashion-maskgit-6", "fashion", "fashion-control", "fashion-from-start")
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from fpmgm.recipes.images import BASE, MINI
 from fpmgm.reuse import ReuseName
 from fpmgm.share import share
 
-SHORT = 400
+SHORT = 300
 """Updates of runs that compare shapes, and of those with a consistency loss from the start."""
 HEADLINE_SEEDS = 3
 BUDGETS = (24, 48, 96, 192)
@@ -66,11 +66,11 @@ def _stage(distance: str, teacher: str) -> Contestant:
 def _from_start(distance: str, teacher: str) -> Contestant:
     name = f"from the start: {distance}, {'EMA teacher' if teacher == 'ema' else 'no EMA'}"
     changes = {"objective": _objective(distance, teacher), "updates": SHORT}
-    return Contestant(name=name, recipe="fashion-fp", changes=changes)
+    return Contestant(name=name, recipe="fashion-from-start", changes=changes)
 
 
 SHAPES = tuple(_shape(num) for num in (1, 2, 3, 4))
-CONTROL = Contestant(name="no L_CONS, as many updates", recipe="fashion", changes={"objective": BASE})
+CONTROL = Contestant(name="no L_CONS, as many updates", recipe="fashion-control")
 STAGES = tuple(
     _stage(distance, teacher)
     for distance in ("kl", "projected-cosine", "mse", "cosine")
@@ -108,7 +108,7 @@ class ImageMini:
     runs: Path
     num_samples: int = 200
     """Samples a cell and seed of the main table."""
-    num_rest: int = 200
+    num_rest: int = 150
     """Samples a cell of the ablations."""
     inception_samples: int = 500
     """Samples a cell of FID by Inception; 0: it is left out."""

@@ -5,6 +5,8 @@ fpmgm train fashion-classifier    what judges generated images; some minutes
 fpmgm train fashion-fp            FP-MaskGIT, 2/1/2 blocks; 15 minutes of one core
 fpmgm train fashion-maskgit       MaskGIT, 12 blocks; 25 minutes
 fpmgm train fashion-maskgit-6     MaskGIT, 6 blocks; 12 minutes
+fpmgm train fashion-from-start    FP-MaskGIT, consistency across steps from the first update on
+fpmgm train fashion-control       stage: as fashion, without the consistency loss
 fpmgm train fashion               stage: CoFRe, consistency across steps, from runs/fashion-fp; 3 minutes
 
 The paper's network has 24 blocks and its fixed point 4/1/4; here both are halved. Scores are in
@@ -93,6 +95,11 @@ FASHION = replace(
     validate_every=50,
 )
 """CoFRe: hidden-state MSE, the network its own teacher. Sampled with three-state reuse."""
+
+FASHION_CONTROL = replace(FASHION, objective=BASE)
+"""The same without the consistency loss: what so many more updates do by themselves."""
+FASHION_FROM_START = replace(FASHION_FP, objective=Consistency(base=BASE, weight=30.0))
+"""The consistency loss from the first update on, instead of a stage."""
 
 CIFAR10_TOKENIZER = replace(
     FASHION_TOKENIZER,

@@ -19,6 +19,8 @@ from fpmgm.training.config import Training
 from fpmgm.training.metrics import Row, read_metrics
 
 NUM_SAMPLES = 20
+KINDS = ("model", "objective", "data")
+"""Parts of a run of which there are several kinds."""
 
 
 def write_model(
@@ -129,10 +131,15 @@ def _stopped(config: Training, last: Row, metric: Metric) -> str:
 
 
 def command_of(config: Training, recipe: Training, name: str) -> str:
-    """What to type to repeat a run: the recipe and every field that differs from it."""
+    """What to type to repeat a run: the recipe and every field that differs from it.
+
+    A part of another kind, such as another objective, cannot be typed: it is told as Python has it.
+    """
+    others = [part for part in KINDS if type(getattr(config, part)) is not type(getattr(recipe, part))]
     theirs, ours = flat(asdict(recipe)), flat(asdict(config))
-    changes = {key: value for key, value in ours.items() if value != theirs[key]}
-    return " ".join([f"fpmgm train {name}", *(_option(key, value) for key, value in changes.items())])
+    changes = {key: value for key, value in ours.items() if key.split(".")[0] not in others and value != theirs[key]}
+    words = [f"fpmgm train {name}", *(_option(key, value) for key, value in changes.items())]
+    return " ".join([*words, *(f"# in Python: {part}={getattr(config, part)!r}" for part in others)])
 
 
 def _option(key: str, value: Any) -> str:

@@ -15,7 +15,7 @@ from fpmgm.checkpoint import CURVES, MODEL_FILES
 from fpmgm.files import remove_leftovers, write_json
 from fpmgm.schema import read_json
 from fpmgm.share import hold
-from fpmgm.training.card import flat
+from fpmgm.training.card import KINDS, flat
 from fpmgm.training.config import Training
 from fpmgm.training.metrics import keep_copy
 from fpmgm.training.state import UPDATE, newest_state, read_about, states, update_of
@@ -23,8 +23,6 @@ from fpmgm.training.state import UPDATE, newest_state, read_about, states, updat
 CONFIG, MODEL, STATE, SNAPSHOTS = "config.json", "model", "state", "snapshots"
 EXTENDED = "extended"
 """The key of config.json that says how a run was extended."""
-KINDS = ("model", "objective", "data")
-"""The keys of config.json that say which kind of network, objective and data the run has."""
 MAY_CHANGE = {"out", "checkpoint_every", "validate_every", "validation_sequences", "validation_iters"}
 MAY_CHANGE |= {"micro_batch_size", "compile", "device", "trackers", "extend", EXTENDED}
 """Settings that a resumed run may have otherwise than before; the number of updates has rules of its own."""
