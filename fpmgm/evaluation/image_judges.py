@@ -16,6 +16,7 @@ from torch import Tensor
 from fpmgm import places
 from fpmgm.backbones.classifier import ClassifierConfig
 from fpmgm.checkpoint import find_folder, load, read_settings, weights_of
+from fpmgm.codecs.image_tokenizer import ImageTokenizer
 from fpmgm.codecs.pixels import PixelCodec
 from fpmgm.data.assets import cache_folder, making
 from fpmgm.data.dataset import DataConfig
@@ -129,6 +130,13 @@ def real_images(data: PixelsConfig, num: int, *, is_reference: bool = True) -> R
         labels=np.asarray(pixels.labels[chosen], dtype=np.int64),
         content=json.dumps([pixels.content, hashlib.sha256(chosen.astype(np.int64).tobytes()).hexdigest()]),
     )
+
+
+def through_tokenizer(real: RealImages, tokenizer: ImageTokenizer) -> RealImages:
+    """What a tokenizer makes of the codes of images: the best that a model which writes these codes can do."""
+    made = tokenizer.decode(tokenizer.encode(real.images))
+    known = hashlib.sha256(tokenizer.weights).hexdigest()
+    return RealImages(images=made, labels=real.labels, content=json.dumps([real.content, known, tokenizer.settings]))
 
 
 def real_look(judge: ImageJudge, real: RealImages) -> Look:

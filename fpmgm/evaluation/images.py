@@ -1,6 +1,6 @@
 """What is measured of images: samples, by a classifier of the data and by Inception, and held-out codes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,12 +19,12 @@ from fpmgm.evaluation.image_judges import (
     Classes,
     ImageJudge,
     Look,
-    Pictures,
     classifier_for,
     inception_judge,
     load_classifier,
     real_images,
     real_look,
+    through_tokenizer,
 )
 from fpmgm.evaluation.inception import NAME as INCEPTION
 from fpmgm.evaluation.inception import load_inception
@@ -101,31 +101,20 @@ class ImageEvaluator:
         found = {"entropy": _mean(unigram_entropy(tokens).numpy(), seed)}
         if self.judge or self.inception:
             images = image_codec(model).images(tokens)
-            found |= self.measure_images(model, images, None if labels is None else np.array(labels), seed=seed)
-        return found
-
-    def measure_images(
-        self, model: Model, images: Pictures, labels: Classes | None, *, seed: int = 0
-    ) -> dict[str, Interval]:
-        """What the judges find in images that should look like those that the model was trained on."""
-        found: dict[str, Interval] = {}
-        for judge in self._judges():
-            look, real = judge.look(images), self._real(judge, model)
-            if judge.name == INCEPTION:
-                found |= _by_inception(look.features, real.features, labels, seed)
-            else:
-                found |= _by_classifier(look, real.features, labels, seed)
+            classes = None if labels is None else np.array(labels)
+            found |= self._judged(model, lambda judge: judge.look(images), classes, seed)
         return found
 
     def references(self, model: Model, num_samples: int) -> dict[str, dict[str, Interval]]:
         """The same metrics of real images that are not in the reference, and of these through the tokenizer."""
         if not (self.judge or self.inception):
             return {}
-        real, codec = real_images(_data(model), num_samples, is_reference=False), image_codec(model)
-        through = codec.tokenizer.decode(codec.tokenizer.encode(real.images))
+        real = real_images(_data(model), num_samples, is_reference=False)
+        made = through_tokenizer(real, image_codec(model).tokenizer)
+        name = f"{len(real.images):,} real images"
         return {
-            f"{len(real.images):,} real images": self.measure_images(model, real.images, real.labels),
-            f"{len(real.images):,} real images through the tokenizer": self.measure_images(model, through, real.labels),
+            name: self._judged(model, lambda judge: real_look(judge, real), real.labels, 0),
+            f"{name} through the tokenizer": self._judged(model, lambda judge: real_look(judge, made), real.labels, 0),
         }
 
     def diversity(self, tokens: Tokens) -> float:
@@ -154,6 +143,19 @@ class ImageEvaluator:
         found = {f"{IN_CARD} samples, {out.block_evals} block evaluations": measured}
         found |= own.references(model, IN_CARD)
         return [*_card_table(found, own.judged_by()), "", _tokenizer_error(model)]
+
+    def _judged(
+        self, model: Model, look: Callable[[ImageJudge], Look], labels: Classes | None, seed: int
+    ) -> dict[str, Interval]:
+        """What the judges find in images that should look like those that the model was trained on."""
+        found: dict[str, Interval] = {}
+        for judge in self._judges():
+            own, real = look(judge), self._real(judge, model)
+            if judge.name == INCEPTION:
+                found |= _by_inception(own.features, real.features, labels, seed)
+            else:
+                found |= _by_classifier(own, real.features, labels, seed)
+        return found
 
     def _judges(self) -> list[ImageJudge]:
         found = [load_classifier(self.judge, device=self.device)] if self.judge else []
@@ -237,9 +239,9 @@ def _card_table(found: dict[str, dict[str, Interval]], judge: str) -> list[str]:
 
 def _tokenizer_error(model: Model) -> str:
     """What of held-out images is lost in their codes."""
-    real, codec = real_images(_data(model), 2000, is_reference=False), image_codec(model)
-    made = codec.tokenizer.decode(codec.tokenizer.encode(real.images))
-    error = float(((made.double() - real.images.double()) / 255).square().mean())
+    real = real_images(_data(model), 2000, is_reference=False)
+    made = through_tokenizer(real, image_codec(model).tokenizer)
+    error = float(((made.images.double() - real.images.double()) / 255).square().mean())
     return (
         f"Its tokenizer makes a mean squared error of {error:.5f} of {len(real.images):,} held-out images (pixels from "
         "0 to 1; 0 for the images themselves)."
