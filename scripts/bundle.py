@@ -9,6 +9,7 @@ and of real images. Needs the data of the run.
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,7 @@ def bundle(run: Path, name: str, sequences: int = ALL) -> None:
     settings = json.loads((run / "config.json").read_text())
     folder = BUNDLED / name
     model = load_folder(run / "model")
+    model = replace(model, card=model.card.replace(f"# {run.name}\n", f"# {name}\n", 1))
     model.save(folder, dtype=torch.float16)
     shutil.copyfile(run / "model" / CURVES, folder / CURVES)
     if model.speech.kind != "text":

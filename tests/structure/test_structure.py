@@ -158,6 +158,7 @@ def test_the_readme_shows_every_file_of_the_method() -> None:
 
 def test_no_registry_host_is_named_in_the_project() -> None:
     hosts = [".".join(parts) for parts in (("pypi", "org"), ("npmjs", "org"), ("deb.debian", "org"))]
+    hosts.append(".".join(("pythonhosted", "org")))
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True).stdout.split("\0")
     for name in filter(None, tracked):
         text = (ROOT / name).read_text(errors="ignore") if (ROOT / name).is_file() else ""
