@@ -16,11 +16,10 @@ import sys
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from fpmgm import MDLMConfig, mdlm
-from fpmgm.evaluation.latency import Timing, interleave, peak_bytes
-from fpmgm.experiments.workloads import Updater, random_denoiser, two_updates
+from fpmgm.evaluation.latency import Timing, interleave
+from fpmgm.experiments.workloads import Updater, random_denoiser, two_updates, update_memory
 from fpmgm.provenance import provenance
 
 MDLM = MDLMConfig(length=256, dropout=0.0)
@@ -41,20 +40,7 @@ def measure_time(repeats: int) -> dict[str, Timing]:
 
 def measure_memory(name: str, num_grad: int) -> dict[str, int]:
     """Bytes of an update over what was there before, the weights, gradients included: the work of a fresh process."""
-    update = Updater(random_denoiser(NETWORKS[name]), BATCH)
-    saved: dict[int, int] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    def run() -> None:
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            update.gradients(NUM_NO_GRAD, num_grad)
-
-    peak = peak_bytes(run)
-    weights = {parameter.untyped_storage().data_ptr() for parameter in update.denoiser.parameters()}
-    return {"peak": peak, "saved": sum(size for address, size in saved.items() if address not in weights)}
+    return update_memory(Updater(random_denoiser(NETWORKS[name]), BATCH), NUM_NO_GRAD, num_grad)
 
 
 def memory_in_fresh_process(name: str, num_grad: int) -> dict[str, int]:

@@ -1,20 +1,25 @@
 """What is timed: random networks, a batch of samples, an update of the weights."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fpmgm.backbones import NetworkConfig
 from fpmgm.budget import plan
 from fpmgm.denoiser import Denoiser
+from fpmgm.evaluation.latency import peak_bytes
 from fpmgm.gradients import IterationCounts
 from fpmgm.objectives import MaskedCrossEntropy
 from fpmgm.randomness import Streams, generator
 from fpmgm.reuse import no_reuse, three_state_reuse
 from fpmgm.sampling import Sampled, even_times, masked_start, sample
 from fpmgm.training.optim import OptimConfig, adamw, set_learning_rate
-from fpmgm.transitions import Ancestral
+from fpmgm.transitions import Ancestral, Transition
+from fpmgm.types import Batch, Labels
+
+OF_TEXT = MaskedCrossEntropy()
 
 
 def random_denoiser(config: NetworkConfig) -> Denoiser:
@@ -28,15 +33,23 @@ def random_denoiser(config: NetworkConfig) -> Denoiser:
     return denoiser
 
 
-def draw(denoiser: Denoiser, batch_size: int, budget: int) -> Sampled:
-    """Sample from nothing, as `generate` does by default."""
+def labels_for(denoiser: Denoiser, batch_size: int) -> Labels | None:
+    """The classes in turn, for a network that has any."""
+    num_classes = getattr(denoiser.backbone, "num_classes", 0)
+    device = next(denoiser.parameters()).device
+    return torch.arange(batch_size, device=device) % num_classes if num_classes else None
+
+
+def draw(denoiser: Denoiser, batch_size: int, budget: int, transition: Transition | None = None) -> Sampled:
+    """Sample from nothing; ancestrally if no other rule is given."""
     spending = plan(budget, denoiser.cost)
     return sample(
         denoiser,
         masked_start(denoiser, [[]] * batch_size),
         times=even_times(spending.num_steps),
         iterations=spending.iterations,
-        transition=Ancestral(),
+        transition=transition or Ancestral(),
+        label=labels_for(denoiser, batch_size),
         reuse=three_state_reuse if denoiser.cost.fp else no_reuse,
         rng=Streams.of(0, range(batch_size)),
     )
@@ -45,13 +58,15 @@ def draw(denoiser: Denoiser, batch_size: int, budget: int) -> Sampled:
 class Updater:
     """One update of the weights after another, on random tokens."""
 
-    def __init__(self, denoiser: Denoiser, batch_size: int) -> None:
+    def __init__(self, denoiser: Denoiser, batch_size: int, objective: MaskedCrossEntropy = OF_TEXT) -> None:
         self.denoiser = denoiser.train()
+        self.objective = objective
         self.optimiser = adamw(denoiser, OptimConfig(lr=1e-4))
         set_learning_rate(self.optimiser, 1e-4)
         shape = (batch_size, denoiser.max_length)
         x = torch.randint(0, denoiser.vocab_size - 1, shape, generator=generator(0))
-        self.x = x.to(next(denoiser.parameters()).device)
+        device = next(denoiser.parameters()).device
+        self.batch = Batch(x=x.to(device), label=labels_for(denoiser, batch_size))
 
     def __call__(self, num_no_grad: int, num_grad: int) -> None:
         self.gradients(num_no_grad, num_grad)
@@ -61,12 +76,31 @@ class Updater:
 
     def gradients(self, num_no_grad: int, num_grad: int) -> None:
         counts = IterationCounts(no_grad_min=num_no_grad, no_grad_max=num_no_grad, grad_min=num_grad, grad_max=num_grad)
-        MaskedCrossEntropy(iterations=counts)(self.denoiser, self.x, rng=generator(0)).total.backward()
+        objective = replace(self.objective, iterations=counts)
+        objective(self.denoiser, self.batch, rng=generator(0)).total.backward()
 
 
-def two_updates(denoiser: Denoiser, batch_size: int) -> Callable[[], None]:
+def update_memory(update: Updater, num_no_grad: int, num_grad: int) -> dict[str, int]:
+    """Bytes of an update over what was there before, gradients included, in a fresh process: the peak of the resident
+    size, and what autograd saves."""
+    saved: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    def run() -> None:
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            update.gradients(num_no_grad, num_grad)
+
+    peak = peak_bytes(run)
+    weights = {parameter.untyped_storage().data_ptr() for parameter in update.denoiser.parameters()}
+    return {"peak": peak, "saved": sum(size for address, size in saved.items() if address not in weights)}
+
+
+def two_updates(denoiser: Denoiser, batch_size: int, objective: MaskedCrossEntropy = OF_TEXT) -> Callable[[], None]:
     """Two updates whose mean is the mean draw of U(0,4) and U(3,6): 2 iterations without gradients, 4 and 5 with."""
-    update = Updater(denoiser, batch_size)
+    update = Updater(denoiser, batch_size, objective)
 
     def run() -> None:
         update(2, 4)
