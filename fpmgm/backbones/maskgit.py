@@ -4,7 +4,7 @@ Besides the codes it has register tokens, which are positions of hidden states o
 reads and writes them, and the head never sees them.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -13,16 +13,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from fpmgm.backbones.dit import MAX_PARAMETERS, MAX_SYMBOLS
-from fpmgm.backbones.dit_block import Vector, at_places, drop
+from fpmgm.backbones.dit_block import Vector, at_places
 from fpmgm.backbones.lean import modulated
-from fpmgm.backbones.maskgit_block import Block, Drops, Modulation
-from fpmgm.backbones.network import Vocabulary
+from fpmgm.backbones.maskgit_block import Block, Conditioning, Drops
+from fpmgm.backbones.network import NetworkConfig, Vocabulary
 from fpmgm.budget import Cost
 from fpmgm.denoiser import Denoiser
 from fpmgm.injection import INJECTIONS, Injection, InjectionName, injection_multiply_adds
 from fpmgm.names import choose
 from fpmgm.schema import MAX_LENGTH, require
-from fpmgm.types import NO_CLASS, Features, Hidden, Labels, PerSequence, Places, Rows, Tokens
+from fpmgm.types import NO_CLASS, Features, Hidden, Labels, PerSequence, Places, Tokens
 
 LIMITS = (
     ("width", 2, 1 << 16),
@@ -205,6 +205,13 @@ class MaskGITConfig(MaskGITNetwork):
         return num_full * block + last + injection + modulations + head
 
 
+def as_maskgit(config: NetworkConfig) -> MaskGITConfig:
+    """The config, where only a MaskGIT will do; a ValueError for any other network."""
+    if not isinstance(config, MaskGITConfig):
+        raise ValueError(f"this is for MaskGIT and FP-MaskGIT, and the model is a {config.model_type}")
+    return config
+
+
 def maskgit(config: MaskGITConfig, *, seed: int = 0) -> Denoiser:
     """A denoiser with fresh weights: at first every block is the identity.
 
@@ -224,59 +231,6 @@ def maskgit(config: MaskGITConfig, *, seed: int = 0) -> Denoiser:
         if injection and config.injection_start == "mean":
             injection.set_exact(0.5, 0.5)
         return Denoiser(backbone, config.cost, injection=injection, frozen_dropout=config.frozen_dropout)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MaskGITConditioning:
-    """All that the blocks need besides h, made once per denoising step."""
-
-    blocks: tuple[Modulation, ...]
-    final_shift: Vector
-    final_gain: Vector
-    drops: Drops  # no dropout in evaluation
-    num_heads: int
-    mlp_width: int
-    frozen: dict[int, Drops] = field(default_factory=dict)  # of blocks whose dropout has been drawn
-
-    def drops_of(self, index: int) -> Drops:
-        return self.frozen.get(index, self.drops)
-
-    def rows(self, rows: Rows) -> "MaskGITConditioning":
-        def take(vector: Tensor) -> Tensor:
-            return vector if len(vector) == 1 else vector[rows]
-
-        def taken(drops: Drops) -> Drops:
-            weights, hidden = drops.kept_weights, drops.kept_hidden
-            return drops._replace(
-                kept_weights=None if weights is None else weights[rows],
-                kept_hidden=None if hidden is None else hidden[rows],
-            )
-
-        return replace(
-            self,
-            blocks=tuple(Modulation(*map(take, block)) for block in self.blocks),
-            final_shift=take(self.final_shift),
-            final_gain=take(self.final_gain),
-            frozen={index: taken(drops) for index, drops in self.frozen.items()},
-        )
-
-    def freeze_dropout(self, h: Hidden, blocks: range) -> "MaskGITConditioning":
-        """Draw the patterns of those blocks once. Dropout of attention's output goes into its gate.
-
-        No other block may run with this conditioning.
-        """
-        (batch, length), rate = h.shape[:2], self.drops.branch
-        modulations, frozen = list(self.blocks), dict(self.frozen)
-        for index in blocks:
-            gate = modulations[index].gate_attn
-            modulations[index] = modulations[index]._replace(gate_attn=gate * drop(torch.ones_like(h), rate))
-            frozen[index] = Drops(
-                kept_weights=drop(h.new_ones(batch, self.num_heads, length, length), rate)
-                if self.drops.weights
-                else None,
-                kept_hidden=drop(h.new_ones(batch, length, self.mlp_width), rate),
-            )
-        return replace(self, blocks=tuple(modulations), frozen=frozen)
 
 
 class AdaNorm(nn.Module):
@@ -336,11 +290,11 @@ class MaskGIT(nn.Module):
         nn.init.constant_(self.last_norm.weight, SMALL)
         nn.init.zeros_(self.last_norm.mlp.weight)
 
-    def condition(self, z: Tokens, t: float | PerSequence, label: Labels | None = None) -> MaskGITConditioning:
+    def condition(self, z: Tokens, t: float | PerSequence, label: Labels | None = None) -> Conditioning:
         c = F.silu(self.cls_emb(self._class_rows(z, label)))
         shift, gain = self.last_norm.modulation(c)
         rate = self.dropout if self.training else 0.0
-        return MaskGITConditioning(
+        return Conditioning(
             blocks=tuple(self._block(index).modulation(c) for index in range(len(self.blocks))),
             final_shift=shift,
             final_gain=gain,
@@ -365,10 +319,10 @@ class MaskGIT(nn.Module):
             return h
         return torch.cat([h, self.reg_tokens.weight.to(h.dtype).expand(len(z), -1, -1)], dim=1)
 
-    def run_block(self, index: int, h: Hidden, cond: MaskGITConditioning) -> Hidden:
+    def run_block(self, index: int, h: Hidden, cond: Conditioning) -> Hidden:
         return self._block(index)(h, cond.blocks[index], cond.drops_of(index))
 
-    def run_block_at(self, index: int, h: Hidden, cond: MaskGITConditioning, places: Places) -> Features:
+    def run_block_at(self, index: int, h: Hidden, cond: Conditioning, places: Places) -> Features:
         return self._block(index).forward_at(h, cond.blocks[index], cond.drops_of(index), places)
 
     def _block(self, index: int) -> Block:
@@ -376,7 +330,7 @@ class MaskGIT(nn.Module):
         assert isinstance(block, Block)
         return block
 
-    def finish(self, features: Features, cond: MaskGITConditioning, places: Places) -> Features:
+    def finish(self, features: Features, cond: Conditioning, places: Places) -> Features:
         return modulated(features, at_places(cond.final_shift, places), at_places(cond.final_gain, places))
 
     def head_weights(self) -> tuple[Tensor, Tensor]:

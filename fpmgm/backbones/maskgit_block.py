@@ -1,5 +1,6 @@
 """The block of Halton-MaskGIT: attention and SwiGLU, each modulated and gated, at all positions or at some."""
 
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
@@ -9,7 +10,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from fpmgm.backbones.dit_block import Vector, at_places, drop
 from fpmgm.backbones.lean import gated, modulated, unit
-from fpmgm.types import Features, Hidden, Places
+from fpmgm.types import Features, Hidden, Places, Rows
 
 Heads = Float[Tensor, "B N H d"]  # N positions
 Keys = Float[Tensor, "B S H d"]
@@ -37,6 +38,59 @@ class Drops(NamedTuple):
     weights: float = 0.0  # of attention's weights
     kept_weights: Weights | None = None
     kept_hidden: Float[Tensor, "B S H"] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditioning:
+    """All that the blocks need besides h, made once per denoising step."""
+
+    blocks: tuple[Modulation, ...]
+    final_shift: Vector
+    final_gain: Vector
+    drops: Drops  # no dropout in evaluation
+    num_heads: int
+    mlp_width: int
+    frozen: dict[int, Drops] = field(default_factory=dict)  # of blocks whose dropout has been drawn
+
+    def drops_of(self, index: int) -> Drops:
+        return self.frozen.get(index, self.drops)
+
+    def rows(self, rows: Rows) -> "Conditioning":
+        def take(vector: Tensor) -> Tensor:
+            return vector if len(vector) == 1 else vector[rows]
+
+        def taken(drops: Drops) -> Drops:
+            weights, hidden = drops.kept_weights, drops.kept_hidden
+            return drops._replace(
+                kept_weights=None if weights is None else weights[rows],
+                kept_hidden=None if hidden is None else hidden[rows],
+            )
+
+        return replace(
+            self,
+            blocks=tuple(Modulation(*map(take, block)) for block in self.blocks),
+            final_shift=take(self.final_shift),
+            final_gain=take(self.final_gain),
+            frozen={index: taken(drops) for index, drops in self.frozen.items()},
+        )
+
+    def freeze_dropout(self, h: Hidden, blocks: range) -> "Conditioning":
+        """Draw the patterns of those blocks once. Dropout of attention's output goes into its gate.
+
+        No other block may run with this conditioning.
+        """
+        (batch, length), rate = h.shape[:2], self.drops.branch
+        modulations, frozen = list(self.blocks), dict(self.frozen)
+        for index in blocks:
+            gate = modulations[index].gate_attn
+            modulations[index] = modulations[index]._replace(gate_attn=gate * drop(torch.ones_like(h), rate))
+            frozen[index] = Drops(
+                kept_weights=drop(h.new_ones(batch, self.num_heads, length, length), rate)
+                if self.drops.weights
+                else None,
+                kept_hidden=drop(h.new_ones(batch, length, self.mlp_width), rate),
+            )
+        return replace(self, blocks=tuple(modulations), frozen=frozen)
 
 
 class Block(nn.Module):

@@ -12,7 +12,7 @@ import tyro
 from fpmgm.analysis.cka import choose_map
 from fpmgm.backbones import NetworkConfig
 from fpmgm.backbones.dit import as_mdlm
-from fpmgm.backbones.maskgit import MaskGITConfig
+from fpmgm.backbones.maskgit import MaskGITConfig, as_maskgit
 from fpmgm.checkpoint import Model
 from fpmgm.commands.convert_source import AUTO, Source, Told, read_source
 from fpmgm.devices import device_named
@@ -20,7 +20,7 @@ from fpmgm.evaluation.held_out import OWN, check_split, measured_data, measured_
 from fpmgm.injection import INJECTIONS, InjectionName
 from fpmgm.interop.conversion import check_map, check_mix, to_fixed_point
 from fpmgm.interop.foreign import check_hub_form, write_hub_folder
-from fpmgm.interop.halton import as_maskgit, check_halton_form, write_halton
+from fpmgm.interop.halton import check_halton_form, write_halton
 from fpmgm.interop.layer_map import LayerMap
 from fpmgm.names import choose
 from fpmgm.provenance import provenance

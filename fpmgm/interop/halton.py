@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from fpmgm.backbones import NetworkConfig
-from fpmgm.backbones.maskgit import SIZES, MaskGITConfig, maskgit
+from fpmgm.backbones.maskgit import SIZES, MaskGITConfig, as_maskgit, maskgit
 from fpmgm.checkpoint import Model, check_place
 from fpmgm.denoiser import Denoiser
 from fpmgm.files import whole_folder
@@ -48,13 +47,6 @@ def public_name(name: str) -> str:
         return OTHERS.get(name, name)
     _, index, part, kind = name.split(".")
     return f"transformer.layers.{index}.{OF_BLOCK[part]}.{kind}"
-
-
-def as_maskgit(config: NetworkConfig) -> MaskGITConfig:
-    """The config, where only a MaskGIT will do; a ValueError for any other network."""
-    if not isinstance(config, MaskGITConfig):
-        raise ValueError(f"this is for MaskGIT and FP-MaskGIT, and the model is a {config.model_type}")
-    return config
 
 
 def is_halton(source: Foreign) -> bool:
