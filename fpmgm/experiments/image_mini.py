@@ -238,8 +238,8 @@ class ImageMini:
 
 {data}, 7 x 7 of 256 codes, networks 128 wide. Commit {made["commit"]}, {made["hardware"]}. Halton order, temperature 1.
 Guidance of weight w mixes logits as (1 + w) conditional - w unconditional. A cell is the Fréchet distance in
-the features of `{self.judge}` to all 10,000 held-out images, and below it the label accuracy by the same classifier. A
-Fréchet distance falls with the number of images: compare cells of one table only."""
+the features of `{self.judge}` to held-out images, and below it the label accuracy by the same classifier. A Fréchet
+distance falls with the number of images: compare cells of one table only."""
 
 
 def _is_fid(line: Line) -> bool:
