@@ -7,6 +7,7 @@ and of real images. Needs the data of the run.
 """
 
 import json
+import re
 import shutil
 import sys
 from dataclasses import replace
@@ -17,6 +18,7 @@ import torch
 
 from fpmgm.checkpoint import BUNDLED, CURVES, load_folder
 from fpmgm.codecs import ImageCodec
+from fpmgm.data.images import ImagesConfig
 from fpmgm.evaluation.evaluator import evaluator_for
 from fpmgm.evaluation.held_out import HELD_OUT, data_for
 from fpmgm.evaluation.ngram import floors
@@ -31,6 +33,8 @@ def bundle(run: Path, name: str, sequences: int = ALL) -> None:
     folder = BUNDLED / name
     model = load_folder(run / "model")
     model = replace(model, card=model.card.replace(f"# {run.name}\n", f"# {name}\n", 1))
+    if isinstance(model.data, ImagesConfig):
+        model = replace(model, data=replace(model.data, tokenizer=name))  # it holds its own
     model.save(folder, dtype=torch.float16)
     shutil.copyfile(run / "model" / CURVES, folder / CURVES)
     if model.speech.kind != "text":
@@ -77,7 +81,8 @@ def _bundle_images(source: Path, folder: Path, name: str) -> None:
     data = model.data.load(model.codec)
     table = "\n".join(evaluator_for("image").in_card(model, data))
     about, samples = "## The half-precision weights, beside real images", "## 20 samples"
-    (folder / "README.md").write_text(model.card.replace(samples, f"{about}\n\n{table}\n\n{samples}", 1))
+    card = re.sub("Label accuracy was not measured:[^\n]*\n\n", "", model.card)  # now it is
+    (folder / "README.md").write_text(card.replace(samples, f"{about}\n\n{table}\n\n{samples}", 1))
     print(table)
 
 

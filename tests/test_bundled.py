@@ -9,6 +9,8 @@ import torch
 from fpmgm.checkpoint import BUNDLED, load
 
 NAMES = sorted(folder.name for folder in BUNDLED.iterdir() if folder.is_dir())
+TEXTS = [name for name in NAMES if (BUNDLED / name / "tokenizer.json").is_file()]
+IMAGES = [name for name in NAMES if (BUNDLED / name / "image_codec.json").is_file()]
 
 
 def report(name: str) -> dict[str, Any]:
@@ -21,7 +23,27 @@ def test_the_base_model_is_better_than_a_5_gram_model_of_the_tokens_it_has_seen(
     assert found["value"] + 2 * found["error"] < found["ngram_of_seen"]["stupid_backoff"]
 
 
-@pytest.mark.parametrize("name", NAMES)
+def test_models_of_text_of_images_and_a_judge_of_each_are_bundled_and_small() -> None:
+    assert {"fashion", "fashion-maskgit"} == set(IMAGES)
+    assert {*TEXTS, *IMAGES, "fashion-classifier"} == set(NAMES)
+    sizes = {name: sum(file.stat().st_size for file in (BUNDLED / name).iterdir()) for name in NAMES}
+    assert sum(sizes.values()) < 60e6
+    assert sum(sizes[name] for name in IMAGES) < 12.2e6  # two models with their tokenizer, and their pictures
+
+
+@pytest.mark.parametrize("name", [*IMAGES, "fashion-classifier"])
+def test_cards_of_images_have_the_command_the_curves_samples_and_real_images_beside_them(name: str) -> None:
+    card = (BUNDLED / name / "README.md").read_text()
+    assert f"fpmgm train {name}" in card
+    for picture in ("curves.png", "samples.png"):
+        assert f"]({picture})" in card
+        assert (BUNDLED / name / picture).read_bytes()[:4] == b"\x89PNG"
+    if name in IMAGES:
+        for words in ("label accuracy", "real images", "real images through the tokenizer", "reconstruction error"):
+            assert words in card
+
+
+@pytest.mark.parametrize("name", TEXTS)
 def test_cards_have_the_command_the_report_the_curves_and_20_samples(name: str) -> None:
     card = (BUNDLED / name / "README.md").read_text()
     assert f"fpmgm train {name}" in card

@@ -26,6 +26,7 @@ from fpmgm.recipes.mini import MINI
 from fpmgm.reuse import ReuseName
 from fpmgm.schema import field_value
 from fpmgm.share import Result, share
+from fpmgm.training.card import NUM_SAMPLES
 from fpmgm.training.loop import train
 from fpmgm.training.metrics import read_metrics
 
@@ -45,6 +46,8 @@ class Contestant:
     num_seeds: int = 1
     is_headline: bool = False
     """Whether it has, with its usual reuse, more samples a cell."""
+    card_samples: int = NUM_SAMPLES
+    """Samples in the model cards; with fewer than usual, cards measure nothing."""
 
     def folders(self, runs: Path) -> Iterator[tuple[int, Path]]:
         """(seed, run folder) of every run there is to make."""
@@ -60,7 +63,8 @@ class Contestant:
 
     def _train(self, seed: int, folder: Path) -> str:
         recipe = RECIPES[self.recipe]
-        return str(train(replace(recipe, seed=seed, out=str(folder), **self.changes), self.recipe, recipe))
+        config = replace(recipe, seed=seed, out=str(folder), **self.changes)
+        return str(train(config, self.recipe, recipe, card_samples=self.card_samples))
 
 
 PAPERS_STAGE: dict[str, Any] = {

@@ -30,10 +30,14 @@ from fpmgm.share import share
 SHORT = 300
 """Updates of runs that compare shapes, and of those with a consistency loss from the start."""
 HEADLINE_SEEDS = 3
+FEW = 2
+"""Samples in the cards of runs that are made for a table only."""
 BUDGETS = (24, 48, 96, 192)
 """Half of the paper's 48, 96, 192 and 384, since the networks are half as deep."""
 ABLATION_BUDGETS = (24, 48, 96)
 INCEPTION_BUDGET = 96
+MOST_FOR_SEEDS = 96
+"""Beyond this budget the first seed alone is measured."""
 REUSES: tuple[ReuseName, ...] = ("none", "full", "three-state")
 WEIGHTS = {"mse": 30.0, "cosine": 2.3, "projected-cosine": 2.8, "kl": 0.15}
 """Of the consistency losses: each is then about 4 % of the cross entropy at the start of a stage."""
@@ -49,9 +53,8 @@ USUAL: dict[str, ReuseName] = {DEEP.name: "none", FP.name: "three-state", COFRE.
 
 def _shape(num: int) -> Contestant:
     model = replace(MINI, num_pre=num, num_post=num)
-    return Contestant(
-        name=f"FP-MaskGIT {num}/{num}, short", recipe="fashion-fp", changes={"model": model, "updates": SHORT}
-    )
+    changes = {"model": model, "updates": SHORT}
+    return Contestant(name=f"FP-MaskGIT {num}/{num}, short", recipe="fashion-fp", changes=changes, card_samples=FEW)
 
 
 def _objective(distance: Any, teacher: str) -> Consistency:
@@ -60,17 +63,18 @@ def _objective(distance: Any, teacher: str) -> Consistency:
 
 def _stage(distance: str, teacher: str) -> Contestant:
     name = f"{distance}, {'EMA teacher' if teacher == 'ema' else 'no EMA'}"
-    return Contestant(name=name, recipe="fashion", changes={"objective": _objective(distance, teacher)})
+    changes = {"objective": _objective(distance, teacher)}
+    return Contestant(name=name, recipe="fashion", changes=changes, card_samples=FEW)
 
 
 def _from_start(distance: str, teacher: str) -> Contestant:
     name = f"from the start: {distance}, {'EMA teacher' if teacher == 'ema' else 'no EMA'}"
     changes = {"objective": _objective(distance, teacher), "updates": SHORT}
-    return Contestant(name=name, recipe="fashion-from-start", changes=changes)
+    return Contestant(name=name, recipe="fashion-from-start", changes=changes, card_samples=FEW)
 
 
 SHAPES = tuple(_shape(num) for num in (1, 2, 3, 4))
-CONTROL = Contestant(name="no L_CONS, as many updates", recipe="fashion-control")
+CONTROL = Contestant(name="no L_CONS, as many updates", recipe="fashion-control", card_samples=FEW)
 STAGES = tuple(
     _stage(distance, teacher)
     for distance in ("kl", "projected-cosine", "mse", "cosine")
@@ -106,9 +110,9 @@ class ImageMini:
 
     folder: Path
     runs: Path
-    num_samples: int = 200
+    num_samples: int = 300
     """Samples a cell and seed of the main table."""
-    num_rest: int = 150
+    num_rest: int = 200
     """Samples a cell of the ablations."""
     inception_samples: int = 500
     """Samples a cell of FID by Inception; 0: it is left out."""
@@ -181,7 +185,8 @@ class ImageMini:
 
     def _rows(self, table: Table, line: Line, index: int) -> list[Row]:
         """One seed of a line at every budget."""
-        settings = [self.sampling(budget, line.reuse, index, table.cfg_weight) for budget in table.budgets]
+        budgets = table.budgets if index == 0 else [each for each in table.budgets if each <= MOST_FOR_SEEDS]
+        settings = [self.sampling(budget, line.reuse, index, table.cfg_weight) for budget in budgets]
         cells = [Cell(model=line.models[index], sampling=sampling) for sampling in settings]
         return self._measured(cells, table.num_samples, ImageEvaluator(judge=self.judge, device=self.device))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from fpmgm.checkpoint import Model, load
-from fpmgm.codecs.images import as_picture
+from fpmgm.codecs.images import Picture, as_picture
 from fpmgm.data.pixels import PixelsConfig, load_pixels
 from fpmgm.evaluation.images import ImageEvaluator, image_codec
 from fpmgm.evaluation.intervals import Interval
@@ -37,11 +37,8 @@ def claims(folder: Path) -> str:
 
 def results_table(lines: Lines, budgets: Sequence[int], num_samples: int, cfg_weight: float) -> str:
     """A line for every network and reuse, a column for every budget; the best distance of a column is bold."""
-    means = {
-        line: [_over_seeds([rows[index].metrics["frechet"] for rows in by_seed]) for index in range(len(budgets))]
-        for line, by_seed in lines.items()
-    }
-    best = [min(own[index].value for own in means.values()) for index in range(len(budgets))]
+    means = {line: _by_budget(by_seed, "frechet") for line, by_seed in lines.items()}
+    best = {budget: min(own[budget].value for own in means.values()) for budget in budgets}
     text = [
         f"{num_samples} samples a cell and seed, {_guided(cfg_weight)}; 95 % intervals over samples, of several seeds "
         "all that they span.",
@@ -50,13 +47,18 @@ def results_table(lines: Lines, budgets: Sequence[int], num_samples: int, cfg_we
         f"| --- | --- | --- |{' --- |' * len(budgets)}",
     ]
     for (name, reuse), by_seed in lines.items():
-        cells = []
-        for index in range(len(budgets)):
-            own = means[name, reuse][index]
-            accuracy = _over_seeds([rows[index].metrics["accuracy"] for rows in by_seed])
-            cells.append(f"{_bold(own, best[index])}<br>{accuracy.value:.1%}")
+        own, accuracy = means[name, reuse], _by_budget(by_seed, "accuracy")
+        cells = [f"{_bold(own[budget], best[budget])}<br>{accuracy[budget].value:.1%}" for budget in budgets]
         text.append(f"| {name} | {reuse} | {len(by_seed)} | {' | '.join(cells)} |")
     return "\n".join(text)
+
+
+def _by_budget(by_seed: Sequence[Sequence[Row]], metric: str) -> dict[int, Interval]:
+    """A metric over the seeds that were measured at a budget."""
+    found: dict[int, list[Interval]] = {}
+    for row in (row for rows in by_seed for row in rows):
+        found.setdefault(row.budget, []).append(row.metrics[metric])
+    return {budget: _over_seeds(own) for budget, own in found.items()}
 
 
 def _guided(cfg_weight: float) -> str:
@@ -129,7 +131,7 @@ def grids(models: Mapping[str, str], folder: Path, sampling: Callable[[int], Sam
     lines = ["## Samples, uncurated", "", "A class a column, the first samples of seed 0; real images first.", ""]
     num = COLUMNS * NUM_ROWS
     first = load(next(iter(models.values())))
-    _draw(folder / "real.png", _real(first, num))
+    _draw(folder / "real.png", real_pictures(first, num))
     lines.append("![Real held-out images](real.png)")
     for index, (name, place) in enumerate(models.items()):
         how = sampling(GRID_BUDGET)
@@ -140,7 +142,7 @@ def grids(models: Mapping[str, str], folder: Path, sampling: Callable[[int], Sam
     return "\n".join(lines)
 
 
-def _real(model: Model, num: int) -> list[object]:
+def real_pictures(model: Model, num: int) -> list[Picture]:
     """Held-out images, of the classes in turn."""
     assert isinstance(model.data, PixelsConfig)
     pixels, names = load_pixels(model.data), image_codec(model).class_names
@@ -149,6 +151,6 @@ def _real(model: Model, num: int) -> list[object]:
     return [as_picture(torch.from_numpy(pixels.images[row].copy())) for row in rows]
 
 
-def _draw(file: Path, pictures: Sequence[object]) -> None:
+def _draw(file: Path, pictures: Sequence[Picture]) -> None:
     with whole_file(file) as scratch:
-        scratch.write_bytes(grid_png(list(pictures), columns=COLUMNS, scale=2))  # type: ignore[arg-type]
+        scratch.write_bytes(grid_png(list(pictures), columns=COLUMNS, scale=2))

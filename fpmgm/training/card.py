@@ -68,7 +68,7 @@ def model_card(
     tag = "causal" if network.is_causal else "masked-diffusion" if is_sampled else slug(network.kind)
     how, shown = evaluator.shown(model, data, num_samples)
     pictured, files = model.speech.in_card(shown)
-    measured = evaluator.in_card(model, data)
+    measured = evaluator.in_card(model, data) if num_samples >= NUM_SAMPLES else []
     lines = (
         "---",
         "library_name: fpmgm",
