@@ -149,15 +149,15 @@ def test_convert_to_halton_and_back_changes_nothing(tmp_path: Path) -> None:
 
 @torch.no_grad()
 def test_a_layer_map_makes_an_fp_maskgit_that_is_a_loop_of_its_layers(tmp_path: Path) -> None:
-    tensors = public_tensors(depth=4)
+    tensors = public_tensors(depth=5)
     file = write_public(tmp_path / "x.pth", tensors)
-    options = ["--map", "1,2/3/4", "--a", "1", "--b", "0", *HEADS]
+    options = ["--map", "1,3/4/5", "--a", "1", "--b", "0", *HEADS]
     assert main(["convert", str(file), str(tmp_path / "fp"), *options]) == 0
     model, plain = fpmgm.load(tmp_path / "fp"), imported(file, num_heads=5).denoiser
     assert (model.config.kind, str(model.config.cost)) == ("FP-MaskGIT", "2/1/1")
     cond = plain.condition(Z, 0.5, LABELS)
     h = plain.backbone.embed(Z)
-    for layer in (1, 2, 3, 3, 3, 4):
+    for layer in (1, 3, 4, 4, 4, 5):
         h = plain.backbone.run_block(layer - 1, h, cond)
     everywhere = Places.of(torch.ones_like(Z, dtype=torch.bool))
     wanted = plain.head(plain.backbone.finish(everywhere.take(h), cond, everywhere))
