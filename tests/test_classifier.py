@@ -67,8 +67,8 @@ def test_parts_of_a_batch_add_up_to_its_loss_and_accuracy() -> None:
     views = objective.draw(network, batch, rng=generator(0))
     whole = objective.loss(network, batch.x, views)
     parts = [objective.loss(network, batch.x[part], views.rows(part)) for part in (slice(0, 6, 2), slice(1, 6, 2))]
-    assert sum(float(part.total) for part in parts) == pytest.approx(float(whole.total), rel=1e-5)
-    assert sum(float(part.terms["accuracy"]) for part in parts) == pytest.approx(float(whole.terms["accuracy"]))
+    assert sum(part.total.item() for part in parts) == pytest.approx(whole.total.item(), rel=1e-5)
+    assert sum(part.terms["accuracy"].item() for part in parts) == pytest.approx(whole.terms["accuracy"].item())
 
 
 def test_without_flip_no_image_is_mirrored_and_data_without_classes_is_refused() -> None:

@@ -2,7 +2,9 @@
 
 The distance is biased: fewer samples give a larger value, also between two sets of one distribution. Values compare
 only at one number of samples, so that number stands beside every value. An interval says how far the value of another
-draw of as many samples may lie from this one. It says nothing of the distance that endless samples would have.
+draw of as many samples may lie from this one. It says nothing of the distance that endless samples would have. Where
+the two distributions are nearly equal, as of real images among themselves, it is too wide, by up to 1.7 times (1.6 with
+200 and 500 images of Fashion-MNIST): there the distance is a square of small differences, and a resample doubles them.
 """
 
 from collections.abc import Sequence

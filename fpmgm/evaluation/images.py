@@ -233,7 +233,7 @@ def _card_table(found: dict[str, dict[str, Interval]], judge: str) -> list[str]:
     lines += ["| images | label accuracy | Fréchet distance |", "| --- | --- | --- |"]
     for name, metrics in found.items():
         accuracy = f"{metrics['accuracy']:.3f}" if "accuracy" in metrics else ""
-        lines.append(f"| {name} | {accuracy} | {metrics['frechet']:.3f} |")
+        lines.append(f"| {name} | {accuracy} | {metrics['frechet']:.2f} |")
     return lines
 
 

@@ -26,7 +26,7 @@ MEASURED = (
 )
 OF_IMAGES = (
     metric("accuracy", "label accuracy", digits=3, best="highest"),
-    metric("frechet", "Fréchet distance", digits=3, best="lowest"),
+    metric("frechet", "Fréchet distance", digits=2, best="lowest"),
     metric("classifier_score", "Inception Score of the classifier", digits=2, best="highest", rank=6),
     metric("density", "density", digits=3, rank=5),
     metric("coverage", "coverage", digits=3, best="highest", rank=4),

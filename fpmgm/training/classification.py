@@ -57,7 +57,7 @@ class Classification(WithoutTeacher):
 
     def loss(self, denoiser: Any, x: Tokens, noise: Views, teacher: Any = None) -> Losses:
         """What the images x, rows of pixels, add to the mean of the batch."""
-        images = moved(x.to(torch.uint8).view(len(x), *denoiser.config.shape), noise.offsets, noise.is_flipped)
+        images = moved(x.to(torch.uint8).reshape(len(x), *denoiser.config.shape), noise.offsets, noise.is_flipped)
         logits = denoiser(to_signed(images)).logits
         label = noise.label.to(x.device)
         total = F.cross_entropy(logits, label, reduction="sum") / noise.num_images
