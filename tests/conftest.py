@@ -10,7 +10,7 @@ from hypothesis import settings
 from torch import nn
 
 import fpmgm
-from fpmgm.backbones.dit import MDLMConfig
+from fpmgm.backbones.dit import MDLMConfig, Network
 from fpmgm.checkpoint import Model
 from fpmgm.codecs import TextCodec
 from fpmgm.data.text import TextConfig, train_bpe
@@ -65,6 +65,12 @@ def text_model(small_model: Build) -> Model:
         config=replace(SMALL, **changes),
         codec=TextCodec(tokenizer.to_str(pretty=True)),
     )
+
+
+def network_of(config: Training) -> Network:
+    """The network of a run that learns MDLM's."""
+    assert isinstance(config.model, Network)
+    return config.model
 
 
 def text_of(config: Training) -> TextConfig:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from fpmgm.data import assets
-from fpmgm.data.assets import ASSETS, Asset, fetch, pickled_strings
+from fpmgm.data.assets import ASSETS, Asset, fetch
+from fpmgm.data.unpack import pickled_strings
 
 LINES = ["The curfew tolls the knell of parting day,", "The lowing herd wind slowly o'er the lea,"]
 

@@ -119,7 +119,10 @@ def test_images_are_grey_only_if_all_are(root: Path, put: Put) -> None:
     put("cats/2.png", np.stack([grey] * 3, axis=2))
     images, _, _ = packed(root)
     assert np.array_equal(images, np.stack([grey[None]] * 2))
-    put("dogs/1.png")
+    put("ants/1.png")  # before the others
+    assert packed(root)[0].shape == (3, 3, 6, 6)
+    (root / "ants" / "1.png").rename(root / "cats" / "3.png")
+    (root / "ants").rmdir()
     assert packed(root)[0].shape == (3, 3, 6, 6)
 
 

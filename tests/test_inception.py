@@ -62,7 +62,7 @@ def test_a_file_with_another_hash_is_never_run(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.network
 def test_the_real_inception_gives_2048_features_by_which_two_halves_are_near_and_noise_is_far() -> None:
-    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+    from sklearn.datasets import load_digits
 
     digits = torch.from_numpy(load_digits().images * 15.9).byte()[:120, None]
     halves = [Gaussian.of(inception_features(half, device="cpu")) for half in digits.split(60)]

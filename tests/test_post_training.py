@@ -261,7 +261,7 @@ def test_models_that_do_not_fit_a_run_are_refused_with_the_reason(
     )
     assert "has another tokenizer than the run" in refused(config, init=foreign)
     assert "has another tokenizer than the run" in refused(config, objective=kl(foreign))
-    longer = replace(config.data, length=24)
+    longer = replace(text_of(config), length=24)
     assert "is for sequences of 16 tokens, and the run has 24" in refused(config, init=fixed, data=longer)
     assert "is for sequences of 16 tokens, and the run has 24" in refused(config, objective=kl(fixed), data=longer)
     assert "has num_pre 3, and the run has 1" in refused(config, init=plain)

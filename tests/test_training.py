@@ -30,7 +30,7 @@ from fpmgm.training.config import Training
 from fpmgm.training.loop import Order, train
 from fpmgm.training.optim import OptimConfig, adamw, moving_average, set_learning_rate
 from fpmgm.training.state import TrainState, load_state, newest_state, save_state
-from tests.conftest import SMALL, Build, text_of
+from tests.conftest import SMALL, Build, network_of, text_of
 
 VERSE = "".join(f"line {i} of a poem about the {word}\n" for i in range(300) for word in ("sea", "sky", "old oak"))
 
@@ -69,7 +69,7 @@ def test_a_run_killed_at_any_update_ends_with_the_metrics_of_an_unbroken_one(
     config: Training, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_plain: bool
 ) -> None:
     if is_plain:
-        config = replace(config, model=replace(config.model, num_pre=2, num_fp=0, num_post=0))
+        config = replace(config, model=replace(network_of(config), num_pre=2, num_fp=0, num_post=0))
     whole = replace(config, out=str(tmp_path / "whole"))
     train(whole, "test")
     original = loop.Run.update
@@ -124,7 +124,7 @@ def test_the_train_command_killed_twice_by_sigkill_ends_as_one_left_alone(tmp_pa
 
 
 def test_accumulated_gradients_are_those_of_the_whole_batch(config: Training, tmp_path: Path) -> None:
-    config = replace(config, model=replace(config.model, dropout=0.0), updates=4)
+    config = replace(config, model=replace(network_of(config), dropout=0.0), updates=4)
     parts = replace(config, out=str(tmp_path / "parts"), micro_batch_size=1)
     train(config, "test")
     train(parts, "test")
@@ -153,7 +153,7 @@ def test_a_loss_that_goes_bad_stops_the_run_and_says_what_to_lower(config: Train
 def test_a_resume_with_other_settings_is_refused_and_names_them(config: Training) -> None:
     train(replace(config, updates=3), "test")
     with pytest.raises(ValueError, match=r"holds a run with model\.width 16, not 32"):
-        train(replace(config, model=replace(config.model, width=32)), "test")
+        train(replace(config, model=replace(network_of(config), width=32)), "test")
     with pytest.raises(ValueError, match=r"holds a run with seed 0, not 1"):
         train(replace(config, seed=1), "test")
     with pytest.raises(ValueError, match="holds a run of 3 updates, not 5; give --updates 3 to continue it, --extend"):
@@ -186,7 +186,7 @@ def test_an_extended_run_says_so_on_stderr_in_its_config_and_on_its_card(
 
 
 def test_the_weighting_of_the_loss_is_the_one_asked_for(config: Training, capsys: pytest.CaptureFixture[str]) -> None:
-    model = replace(config.model, dropout=0.0)
+    model = replace(network_of(config), dropout=0.0)
     losses = {}
     for weighting in ("bound", "masked"):
         objective = MaskedCrossEntropy(weighting=weighting)
@@ -302,7 +302,7 @@ def test_an_injection_that_starts_at_the_mean_returns_the_mean_of_h_and_h_pre(
     started: list[loop.Run] = []
     monkeypatch.setattr(loop, "write_model", lambda *_: None)
     monkeypatch.setattr(loop.Run, "resume", lambda self: started.append(self))
-    train(replace(config, model=replace(config.model, injection_start="mean")), "test")
+    train(replace(config, model=replace(network_of(config), injection_start="mean")), "test")
     injection = started[0].denoiser.injection
     assert injection is not None
     h, h_pre = torch.randn(2, 1, 4, 16, generator=generator(0)).unbind()
@@ -361,7 +361,7 @@ def test_a_run_ends_with_a_model_card_that_has_the_command_the_curves_and_20_sam
     config: Training, is_causal: bool
 ) -> None:
     if is_causal:
-        model = replace(config.model, num_pre=2, num_fp=0, num_post=0, is_causal=True)
+        model = replace(network_of(config), num_pre=2, num_fp=0, num_post=0, is_causal=True)
         config = replace(config, model=model, objective=NextToken())
     folder = train(config, "mine", replace(config, updates=9, compile=True, trackers=(), out=""))
     card = load(folder).card
@@ -381,7 +381,7 @@ def test_the_command_of_a_card_gives_back_its_settings(config: Training) -> None
     changed = replace(
         config,
         objective=MaskedCrossEntropy(weighting="masked"),
-        model=replace(config.model, frozen_dropout=True, dropout=0.25),
+        model=replace(network_of(config), frozen_dropout=True, dropout=0.25),
     )
     words = command_of(changed, config, "text-mini").split()
     assert words[:3] == ["fpmgm", "train", "text-mini"]

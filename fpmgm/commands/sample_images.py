@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -54,7 +54,7 @@ def run_sample_images(command: "SampleCommand", model: Model, codec: ImageCodec,
         request |= inpainted(command, codec)
     console, recorder = Console(highlight=False), Recorder()
     with ExitStack() as stack:
-        seen = [recorder] if command.animate else []
+        seen: list[Callable[[Step], None]] = [recorder] if command.animate else []
         if command.watch:
             seen.append(stack.enter_context(Replay(model, console, stays=False)))
         out = generate(model, num_samples=command.num_samples, on_step=_each(seen), **request, **settings)
