@@ -35,8 +35,8 @@ class ImagesConfig(PixelsConfig):
 
     data_type: ClassVar[str] = "images"
 
-    tokenizer: str = "fashion-tokenizer"
-    """The image tokenizer: a bundled one, the folder of a run that trained one, a model that has one, or a folder of a
+    tokenizer: str = "fashion"
+    """The image tokenizer: that of a model (fashion is bundled), the folder of a run that trained one, or a folder of a
     VQModel of diffusers."""
     num_codes: int = 256
     grid: tuple[int, int] = (7, 7)

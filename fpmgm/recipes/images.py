@@ -9,6 +9,7 @@ fpmgm train fashion-from-start    FP-MaskGIT, consistency across steps from the 
 fpmgm train fashion-control       stage: as fashion, without the consistency loss
 fpmgm train fashion               stage: CoFRe, consistency across steps, from runs/fashion-fp; 3 minutes
 
+Networks take the tokenizer of the bundled model `fashion`; one of your own with --data.tokenizer runs/fashion-tokenizer.
 The paper's network has 24 blocks and its fixed point 4/1/4; here both are halved. Scores are in
 docs/results/image-mini.
 
@@ -74,7 +75,7 @@ BASE = MaskedCrossEntropy(
 
 FASHION_FP = Training(
     model=MINI,
-    data=ImagesConfig(source="fashion", tokenizer="fashion-tokenizer", num_codes=256, grid=(7, 7), num_classes=10),
+    data=ImagesConfig(source="fashion", tokenizer="fashion", num_codes=256, grid=(7, 7), num_classes=10),
     objective=BASE,
     optim=OptimConfig(lr=2e-3, warmup=100, decay="cosine", weight_decay=0.03, ema=0.99, injection_lr=0.1),
     updates=1500,
