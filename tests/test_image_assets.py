@@ -4,6 +4,7 @@ import gzip
 import http.server
 import io
 import json
+import os
 import shutil
 import subprocess
 import tarfile
@@ -253,7 +254,7 @@ def test_as_many_sprites_of_each_shape_are_taken_and_no_two_are_equal(
     monkeypatch.setattr(unpack_images, "DSPRITES_OF_A_CLASS", 10)
     monkeypatch.setattr(unpack_images, "DSPRITES_SPARE", 40)
     images = RNG.integers(0, 2, (90, 8, 8)).astype(np.uint8)
-    images[5:15] = images[4]
+    images[5:25] = images[4]
     shapes = np.repeat([0, 1, 2], 30)
     found, labels, about = unpacked(unpack_dsprites, sprites_package(tmp_path / "package", images, shapes))
     assert np.bincount(labels).tolist() == [10, 10, 10]
@@ -396,3 +397,17 @@ def test_a_file_that_does_not_come_is_told_in_one_line(tmp_path: Path, host: str
 def test_a_file_that_breaks_off_is_no_file(tmp_path: Path, host: str) -> None:
     with pytest.raises(ConnectionError, match=r"cannot fetch short: the connection broke off; check the network"):
         download_file(f"{host}/short", str(tmp_path / "file"))
+
+
+def test_a_wheel_that_pip_refuses_is_fetched_as_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shelf = tmp_path / "shelf"
+    shelf.mkdir()
+    for name, value in {"NO_INDEX": "1", "FIND_LINKS": str(shelf), "CONFIG_FILE": os.devnull}.items():
+        monkeypatch.setenv(f"PIP_{name}", value)
+    for version in ("0.2.0", "0.2", "0.1"):
+        wheel(shelf / f"A_thing-{version}-py3-none-any.whl", {"too/deep/file": version})
+    DOWNLOADERS["pypi-file"]("pypi-file:A-thing==0.2", str(tmp_path / "file"), None)
+    with zipfile.ZipFile(tmp_path / "file") as found:
+        assert found.read("too/deep/file") == b"0.2"
+    with pytest.raises(ConnectionError, match="cannot fetch B-thing==1: pip finds no file of it; check the network"):
+        DOWNLOADERS["pypi-file"]("pypi-file:B-thing==1", str(tmp_path / "file"), None)

@@ -108,7 +108,7 @@ def test_samples_take_all_classes_in_turn_or_those_that_are_asked_for(codec: Ima
     assert labels(5) == [0, 1, 2, 0, 1]
     assert labels(2, classes=["star", "0"]) == [2, 2, 0, 0]
     assert labels(2, classes="star") == [2, 2]
-    assert labels(1, classes=0) == [0]
+    assert labels(2, classes=0) == [0, 0]
     without = replace(codec, class_names=())
     assert without.starts({}, without.vocabulary, 3).labels is None
 

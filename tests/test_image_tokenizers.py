@@ -1,11 +1,11 @@
 """Image tokenizers: our autoencoder, VQModels of diffusers, and one that a user adds."""
 
 import json
+import re
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +28,6 @@ from fpmgm.codecs.image_tokenizer import (
     to_signed,
 )
 from fpmgm.data.images import ImagesConfig, tokenizer_named
-from fpmgm.schema import field_value
 from tests.images import random_images, small_config, small_network, small_tokenizer
 from tests.test_image_codec import write
 
@@ -181,57 +180,21 @@ def test_all_that_a_codebook_learns_is_in_the_weights_of_its_network() -> None:
     assert torch.equal(straight.codebook, before)
 
 
-# The example of the docs: a tokenizer that learns nothing. Every patch of 4 x 4 pixels becomes one of 16 shades.
-
-
-@dataclass(frozen=True)
-class PatchMeans:
-    """Grey images in 16 shades, one for each patch of 4 x 4 pixels."""
-
-    size: int
-
-    kind: ClassVar[str] = "patch-means"
-
-    @property
-    def num_codes(self) -> int:
-        return 16
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        return self.size // 4, self.size // 4
-
-    @property
-    def image_shape(self) -> tuple[int, int, int]:
-        return 1, self.size, self.size
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {"size": self.size}
-
-    @property
-    def weights(self) -> bytes:
-        return save({})  # it has none
-
-    @classmethod
-    def of(cls, settings: Mapping[str, Any], weights: bytes, where: str) -> "PatchMeans":
-        return cls(field_value(settings.get("size"), int, f"{where}: size"))
-
-    def encode(self, images: torch.Tensor) -> torch.Tensor:
-        means = torch.nn.functional.avg_pool2d(images.cpu().float(), 4)
-        return (means / 16).long().flatten(1)
-
-    def decode(self, codes: torch.Tensor) -> torch.Tensor:
-        shades = (16 * codes.cpu() + 8).to(torch.uint8).view(len(codes), 1, *self.grid)
-        return shades.repeat_interleave(4, 2).repeat_interleave(4, 3)
-
-
 @pytest.fixture
-def patch_means(monkeypatch: pytest.MonkeyPatch) -> PatchMeans:
-    monkeypatch.setitem(TOKENIZERS, PatchMeans.kind, PatchMeans)
-    return PatchMeans(8)
+def patch_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The tokenizer of the docs' example for images of 8 x 8 pixels; the example has written `patch-means`."""
+    text = (Path(__file__).parent.parent / "docs" / "images.md").read_text()
+    [example] = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "class PatchMeans" in block]
+    monkeypatch.setitem(TOKENIZERS, "patch-means", VQTokenizer)  # what the example enters is taken back
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(example, names)
+    kind: Any = TOKENIZERS["patch-means"]
+    assert kind is names["PatchMeans"]
+    return kind(8)
 
 
-def test_a_tokenizer_of_ones_own_keeps_the_protocol(patch_means: PatchMeans) -> None:
+def test_a_tokenizer_of_ones_own_keeps_the_protocol(patch_means: Any) -> None:
     assert isinstance(patch_means, ImageTokenizer)
     images = random_images(3, size=8)
     codes = patch_means.encode(images)
@@ -242,7 +205,7 @@ def test_a_tokenizer_of_ones_own_keeps_the_protocol(patch_means: PatchMeans) -> 
     assert apart.abs().max() <= 8
 
 
-def test_a_tokenizer_of_ones_own_is_saved_and_loaded_with_a_codec(patch_means: PatchMeans, tmp_path: Path) -> None:
+def test_a_tokenizer_of_ones_own_is_saved_and_loaded_with_a_codec(patch_means: Any, tmp_path: Path) -> None:
     found = load_codec(write(ImageCodec(patch_means, ("a", "b")), tmp_path))
     assert isinstance(found, ImageCodec)
     assert found.tokenizer == patch_means
@@ -252,13 +215,10 @@ def test_a_tokenizer_of_ones_own_is_saved_and_loaded_with_a_codec(patch_means: P
 
 
 def test_a_model_learns_and_draws_in_a_tokenizer_of_ones_own(
-    patch_means: PatchMeans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    patch_means: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FPMGM_CACHE", str(tmp_path / "cache"))
-    write(ImageCodec(patch_means), tmp_path / "tokenizer")
-    data = ImagesConfig(
-        source="digits", tokenizer=str(tmp_path / "tokenizer"), num_codes=16, grid=(2, 2), num_classes=10
-    )
+    data = ImagesConfig(source="digits", tokenizer="patch-means", num_codes=16, grid=(2, 2), num_classes=10)
     rows = data.load()
     network = MaskGITNetwork(width=16, num_heads=2, num_pre=1, mlp_multiple=8).fit(data.vocabulary)
     Model(denoiser=network.build(), config=network, codec=rows.codec, data=data).save(tmp_path / "model")
