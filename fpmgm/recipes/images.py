@@ -9,7 +9,7 @@ fpmgm train fashion-from-start    FP-MaskGIT, consistency across steps from the 
 fpmgm train fashion-control       stage: as fashion, without the consistency loss
 fpmgm train fashion               stage: CoFRe, consistency across steps, from runs/fashion-fp; 3 minutes
 
-Networks take the tokenizer of the bundled model `fashion`; one of your own with --data.tokenizer runs/fashion-tokenizer.
+Networks take the tokenizer of the bundled model `fashion`; one of your own by --data.tokenizer runs/fashion-tokenizer.
 The paper's network has 24 blocks and its fixed point 4/1/4; here both are halved. Scores are in
 docs/results/image-mini.
 
