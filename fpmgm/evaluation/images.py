@@ -43,8 +43,8 @@ ENTROPY = Metric(name="entropy", title="unigram entropy of codes", best="highest
 VALIDATED = Metric(name="masked_cross_entropy", title="validation cross entropy, nats a masked token", best="lowest")
 MOST_REAL = 10_000
 """At most so many real images are the reference."""
-MOST_FOR_INCEPTION = 5_000
-"""Inception looks at so many of them: a quarter of an hour of one core, once."""
+MOST_FOR_INCEPTION = 2_500
+"""Inception looks at so many of them: seven minutes of one core, once."""
 NEIGHBOURS = 5
 IN_CARD = 200
 """Samples that a model card gives numbers of."""

@@ -32,9 +32,9 @@ SHORT = 300
 HEADLINE_SEEDS = 3
 FEW = 2
 """Samples in the cards of runs that are made for a table only."""
-BUDGETS = (24, 48, 96, 192)
-"""Half of the paper's 48, 96, 192 and 384, since the networks are half as deep."""
-ABLATION_BUDGETS = (24, 48, 96)
+BUDGETS = (12, 24, 48, 96, 192)
+"""Half of the paper's 48, 96, 192 and 384, since the networks are half as deep, and 12: one step of 12 blocks."""
+ABLATION_BUDGETS = (12, 24, 96)
 INCEPTION_BUDGET = 96
 MOST_FOR_SEEDS = 96
 """Beyond this budget the first seed alone is measured."""

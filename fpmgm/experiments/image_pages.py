@@ -93,7 +93,7 @@ def inception_table(found: Mapping[str, Sequence[Row]], num_samples: int) -> str
     lines = [
         "## FID by Inception",
         "",
-        f"{num_samples} samples a cell against at most 5,000 held-out images, one seed. With so few samples FID is "
+        f"{num_samples} samples a cell against at most 2,500 held-out images, one seed. With so few samples FID is "
         "biased upwards: it is not comparable with values of other numbers of samples.",
         "",
         "| model | reuse | blocks | FID | KID | precision | recall |",
