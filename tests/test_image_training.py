@@ -98,7 +98,7 @@ def test_a_tokenizer_killed_while_it_learns_ends_with_the_codes_of_an_unbroken_r
 
 
 def test_a_tokenizer_learns_to_draw_what_it_has_not_seen_and_uses_its_codes(tokenizer: Training) -> None:
-    train(replace(tokenizer, updates=60), "test", card_samples=2)
+    train(replace(tokenizer, updates=60), "test")
     rows = rows_of(tokenizer)
     assert rows[-1]["validation"] < 0.6 * rows[3]["validation"]
     assert rows[-1]["codebook_use"] > 0.7

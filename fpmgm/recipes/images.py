@@ -13,8 +13,8 @@ Networks take the tokenizer of the bundled model `fashion`; one of your own by -
 The paper's network has 24 blocks and its fixed point 4/1/4; here both are halved. Scores are in
 docs/results/image-mini.
 
-fpmgm train cifar10-tokenizer, then cifar10: the same in colour, 32 x 32 pixels as 8 x 8 of 512 codes. Both were tried
-for some updates only.
+fpmgm train cifar10-tokenizer, then cifar10: the same in colour, 32 x 32 pixels as 8 x 8 of 512 codes. They were
+built and not run.
 """
 
 from dataclasses import replace
