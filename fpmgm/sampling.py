@@ -103,6 +103,8 @@ def sample(
     _check_tokens(denoiser, z, rng)
     _check_steps(denoiser, times, iterations, reuse, solver)
     _check_guidance(guidance, label)
+    if label is not None and len(label) != len(z):
+        raise ValueError(f"{len(label)} labels for {len(z)} sequences; give one each")
     num_steps = len(iterations)
     weights, runs_both = guidance.weights(num_steps), guidance.runs_both(num_steps, is_kept=reuse is not no_reuse)
     state = _first_state(z, denoiser.mask_id)

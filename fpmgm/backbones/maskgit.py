@@ -307,7 +307,7 @@ class MaskGIT(nn.Module):
         """Rows of the class table: one for the batch if it is told no class."""
         if label is None:
             return torch.full((1,), self.num_classes, device=z.device)
-        if label.device.type == "cpu":  # elsewhere the host would wait; the sampler checks labels before its first step
+        if label.device.type == "cpu":  # elsewhere the host would wait; labels of a codec are right
             check_labels(label, self.num_classes)
         return torch.where(label == NO_CLASS, self.num_classes, label)
 

@@ -18,6 +18,11 @@ def samples_of(model: Model, num: int) -> tuple[str, list[Any]]:
         return "Left to right, temperature 1, seed 0.", [model.speech.show(row) for row in rows]
     budget = max(Sampling.budget, model.denoiser.cost.step(1))
     out = generate(model, num_samples=num, budget=budget, seed=0)
-    order = "Halton order" if model.speech.grid else "ancestral"
-    how = f"{out.block_evals} block evaluations in {out.steps} steps, {order}, temperature 1, seed 0."
-    return how, out.shown
+    return f"{out.block_evals} block evaluations in {out.steps} steps, {told(out.sampling)}.", out.shown
+
+
+def told(sampling: Sampling) -> str:
+    """The settings of sampling that a reader wants to know."""
+    guided = f", guidance {sampling.cfg_weight:g}" if sampling.cfg_weight else ""
+    temperature = 1.0 if sampling.temperature is None else sampling.temperature
+    return f"{sampling.transition}{guided}, temperature {temperature:g}, seed {sampling.seed}"

@@ -239,7 +239,8 @@ class ImageMini:
         data = RECIPES[FP.recipe].data.name
         return f"""# image-mini: the paper's image tables in miniature
 
-    fpmgm reproduce image-mini --num-samples {self.num_rest} --contest-samples {self.num_samples}
+    fpmgm reproduce image-mini --num-samples {self.num_rest} --contest-samples {self.num_samples} \\
+        --inception-samples {self.inception_samples} --judge {self.judge} --seed {self.seed}
 
 {data}, 7 x 7 of 256 codes, networks 128 wide. Commit {made["commit"]}, {made["hardware"]}. Halton order, temperature 1.
 Guidance of weight w mixes logits as (1 + w) conditional - w unconditional. A cell is the Fréchet distance in

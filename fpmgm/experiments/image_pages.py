@@ -102,7 +102,7 @@ def inception_table(found: Mapping[str, Sequence[Row]], num_samples: int) -> str
     for name, rows in found.items():
         for row in rows:
             values = [row.metrics[metric] for metric in ("fid", "kid", "precision", "recall")]
-            cells = " | ".join(f"{each.value:.{digits}f}" for each, digits in zip(values, (1, 4, 3, 3), strict=True))
+            cells = " | ".join(f"{each:.{digits}f}" for each, digits in zip(values, (1, 4, 3, 3), strict=True))
             lines.append(f"| {name.partition(', ')[2]} | {row.sampling.reuse} | {row.budget} | {cells} |")
     return "\n".join(lines)
 
