@@ -12,6 +12,7 @@ from fpmgm.evaluation import layout
 from fpmgm.evaluation.evaluator import Metric
 from fpmgm.evaluation.intervals import Interval
 from fpmgm.evaluation.latency import Timing
+from fpmgm.evaluation.plots import quality_against_cost
 from fpmgm.evaluation.rows import Match, Measured, Row
 from fpmgm.evaluation.tables import Column, markdown, model_column, shown, terminal_table
 from fpmgm.experiments import benchmark, optimum
@@ -131,3 +132,10 @@ def test_maps_and_lines_of_two_models_of_one_folder_name_do_not_become_one(tmp_p
 def test_a_wide_cell_is_broken_between_words_before_a_column_is_left_out() -> None:
     columns = (Column(title="a", value=lambda row: "several words of text"), Column(title="b", value=lambda row: 1))
     assert "Not shown" not in printed([{}], tuple(replace(column, rank=1) for column in columns), 20)
+
+
+def test_the_axes_of_a_plot_are_named_by_what_they_cost(tmp_path: Path) -> None:
+    rows = [replace(SAMPLED, model=model, block_evals=num) for model in ("first", "second") for num in (12, 24)]
+    drawn = {file.suffix: file for file in quality_against_cost(rows, "entropy", "entropy", tmp_path / "plot")}
+    text = drawn[".svg"].read_text()
+    assert all(words in text for words in ("block evaluations", "multiply-adds", "seconds"))

@@ -32,8 +32,8 @@ def quality_against_cost(rows: Sequence[Row], name: str, title: str, file: Path)
     axes = figure.subplots(1, len(COSTS), sharey=True)
     models = short_names(row.model for row in rows)
     for axis, (label, cost) in zip(axes, COSTS.items(), strict=True):
-        for index, (model, label) in enumerate(models.items()):
-            _line(axis, [row for row in rows if row.model == model], name, cost, index, label)
+        for index, (model, shown) in enumerate(models.items()):
+            _line(axis, [row for row in rows if row.model == model], name, cost, index, shown)
         axis.set_xlabel(label)
         axis.set_xscale("log", base=2)
         axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))

@@ -223,7 +223,7 @@ class ImageMini:
             )
             if table.name == "main":
                 shown = list(_pictured(lines))
-                quality_against_cost(shown, "frechet", evaluator.primary.title, self.folder / "main")
+                quality_against_cost(shown, "frechet", "Fréchet distance", self.folder / "main")
                 parts.append("![Fréchet distance against cost, first seed](main.png)")
         parts.append(real_table(load(models[FP.name][0]), evaluator, self.num_samples))
         if inception and self.inception_samples:
@@ -257,4 +257,5 @@ def _pictured(lines: dict[tuple[str, str], list[list[Row]]]) -> Iterator[Row]:
     """The first seed of every line, named by model and reuse."""
     for (name, reuse), by_seed in lines.items():
         for row in by_seed[0]:
-            yield replace(row, model=name if reuse == "none" else f"{name}, {reuse}")
+            shown = name.replace(" 2/2", "")  # a slash would be taken for that of a path
+            yield replace(row, model=shown if reuse == "none" else f"{shown}, {reuse}")
