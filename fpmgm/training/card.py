@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fpmgm.backbones import NetworkConfig
+from fpmgm.backbones.network import Vocabulary
 from fpmgm.checkpoint import CURVES, MODEL_FILES, Model
 from fpmgm.data import Dataset
 from fpmgm.denoiser import Denoiser
@@ -78,7 +79,7 @@ def model_card(
         f"# {Path(config.out).name or name}",
         "",
         f"{network.kind}: {network.cost} blocks, {network.width} wide, {size:,} parameters,",
-        f"{vocabulary.size:,} symbols, sequences of {vocabulary.length} tokens.",
+        f"{_reads(vocabulary)}.",
         "",
         "## How it was trained",
         "",
@@ -102,6 +103,15 @@ def model_card(
         f"{how}\n\n{pictured}\n",
     )
     return "\n".join(lines), files
+
+
+def _reads(vocabulary: Vocabulary) -> str:
+    """What its sequences are."""
+    if vocabulary.shape is not None:
+        channels, height, width = vocabulary.shape
+        return f"images of {width} x {height} pixels with {channels} colour channels"
+    classes = f", {vocabulary.num_classes} classes" if vocabulary.num_classes else ""
+    return f"{vocabulary.size:,} symbols, sequences of {vocabulary.length} tokens{classes}"
 
 
 def _value(number: float, error: float) -> str:
