@@ -150,6 +150,7 @@ def test_evaluate_from_python_returns_records_and_writes_nothing_unasked(
         fpmgm.evaluate(("a", "b"), match="temprature")
 
 
+@pytest.mark.slow
 def test_evaluate_matches_the_entropy_of_the_first_model_and_scores_mauve(
     tmp_path: Path, small_model: Build, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
