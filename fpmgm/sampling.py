@@ -102,9 +102,7 @@ def sample(
         raise ValueError("this model is causal, made to judge text; sample a masked model, or use `left_to_right`")
     _check_tokens(denoiser, z, rng)
     _check_steps(denoiser, times, iterations, reuse, solver)
-    _check_guidance(guidance, label)
-    if label is not None and len(label) != len(z):
-        raise ValueError(f"{len(label)} labels for {len(z)} sequences; give one each")
+    _check_labels(label, len(z), guidance)
     num_steps = len(iterations)
     weights, runs_both = guidance.weights(num_steps), guidance.runs_both(num_steps, is_kept=reuse is not no_reuse)
     state = _first_state(z, denoiser.mask_id)
@@ -195,7 +193,9 @@ def _most(num_iters: Tensor, z: Tokens) -> Counts:
     return num_iters.view(-1, len(z)).amax(dim=0)
 
 
-def _check_guidance(guidance: Guidance, label: Labels | None) -> None:
+def _check_labels(label: Labels | None, num_sequences: int, guidance: Guidance) -> None:
+    if label is not None and len(label) != num_sequences:
+        raise ValueError(f"{len(label)} labels for {num_sequences} sequences; give one each")
     if guidance.weight and label is None:
         raise ValueError(
             f"guidance of weight {guidance.weight} moves towards a class, and no classes are given; "

@@ -1,13 +1,11 @@
 """Images as bytes: data sets by name, folders by class, the hub. An image tokenizer learns from them as they are."""
 
 import os
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-import torch
 import tyro
 
 from fpmgm.backbones.network import Vocabulary
@@ -142,7 +140,7 @@ def load_pixels(config: PixelsConfig) -> Pixels:
     if config.source in KNOWN:
         pixels = _by_name(config)
     else:
-        pixels = _of_folder(folder_images(config.source, config.size, config.colours, config.broken), config)
+        pixels = _read(folder_images(config.source, config.size, config.colours, config.broken), config)
     if config.content and config.content != pixels.content:
         raise ValueError(f"the images of {config.source} have changed since the model was trained on them")
     if not len(pixels.train) or not len(pixels.held_out):
@@ -157,20 +155,7 @@ def _by_name(config: PixelsConfig) -> Pixels:
     """A data set by name, with its own test images held out."""
     if config.source == "digits":
         return _digits(config)
-    folder = fetch(config.source)
-    about = read_json(folder / "about.json")
-    images, labels = np.load(folder / "images.npy", mmap_mode="r"), np.load(folder / "labels.npy")
-    num = field_value(about.get("num_held_out"), int, f"{folder}: num_held_out")
-    names = field_value(about.get("classes"), tuple[str, ...], f"{folder}: classes")
-    train, held_out = np.split(np.arange(len(images)), [len(images) - num])
-    return Pixels(
-        images=images,
-        labels=labels,
-        class_names=names,
-        train=train,
-        held_out=held_out,
-        content=config.source,  # the package was checked by its hash
-    )
+    return _read(fetch(config.source), config, content=config.source)  # the package was checked by its hash
 
 
 def _digits(config: PixelsConfig) -> Pixels:
@@ -186,8 +171,8 @@ def _digits(config: PixelsConfig) -> Pixels:
     return Pixels(images=bytes_, labels=labels, class_names=names, train=train, held_out=held_out, content="digits")
 
 
-def _of_folder(folder: Path, config: PixelsConfig) -> Pixels:
-    """What `folder_images` left in the cache."""
+def _read(folder: Path, config: PixelsConfig, content: str = "") -> Pixels:
+    """The images of a folder in the cache; held out are its last ones, or a share if it has no split of its own."""
     about = read_json(folder / "about.json")
     images, labels = np.load(folder / "images.npy", mmap_mode="r"), np.load(folder / "labels.npy")
     num = field_value(about.get("num_held_out"), int, f"{folder}: num_held_out")
@@ -195,9 +180,14 @@ def _of_folder(folder: Path, config: PixelsConfig) -> Pixels:
         train, held_out = np.split(np.arange(len(images)), [len(images) - num])
     else:
         train, held_out = split_evenly(len(images), config.validation_share)
-    names = field_value(about.get("classes"), tuple[str, ...], f"{folder}: classes")
-    content = field_value(about.get("content"), str, f"{folder}: content")
-    return Pixels(images=images, labels=labels, class_names=names, train=train, held_out=held_out, content=content)
+    return Pixels(
+        images=images,
+        labels=labels,
+        class_names=field_value(about.get("classes"), tuple[str, ...], f"{folder}: classes"),
+        train=train,
+        held_out=held_out,
+        content=content or field_value(about.get("content"), str, f"{folder}: content"),
+    )
 
 
 def split_evenly(num: int, share: float) -> tuple[RowIndices, RowIndices]:
@@ -210,12 +200,3 @@ def split_evenly(num: int, share: float) -> tuple[RowIndices, RowIndices]:
 def _shape_and_classes(config: PixelsConfig) -> tuple[tuple[int, int, int], int]:
     pixels = load_pixels(config)
     return pixels.shape, len(pixels.class_names)
-
-
-def in_batches(pixels: Pixels, of_images: Callable[[torch.Tensor], torch.Tensor], at_once: int = 1024) -> np.ndarray:
-    """What a function makes of all images, so many at a time."""
-    found = [
-        of_images(torch.from_numpy(np.array(pixels.images[start : start + at_once]))).numpy()
-        for start in range(0, len(pixels.images), at_once)
-    ]
-    return np.concatenate(found)

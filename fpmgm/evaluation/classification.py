@@ -1,9 +1,8 @@
 """What is measured of a classifier of images: how often it names the class of a held-out image."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, UInt8
@@ -14,8 +13,7 @@ from fpmgm.checkpoint import Model
 from fpmgm.codecs.image_tokenizer import to_signed
 from fpmgm.data import Dataset
 from fpmgm.denoiser import evaluating
-from fpmgm.evaluation.evaluator import Metric, Validation
-from fpmgm.evaluation.intervals import Interval
+from fpmgm.evaluation.evaluator import Metric, Validation, WithoutSamples
 from fpmgm.types import Batch, Tokens
 
 ACCURACY = Metric(name="accuracy", title="held-out accuracy", best="highest")
@@ -32,8 +30,10 @@ def classified(classifier: Any, images: UInt8[Tensor, "B C H W"]) -> Classified:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassificationEvaluator:
+class ClassificationEvaluator(WithoutSamples):
     """The share of held-out images whose class is found."""
+
+    refusal: ClassVar[str] = "a classifier draws no samples; give it as --judge of a model that does, such as fashion"
 
     @property
     def primary(self) -> Metric:
@@ -43,38 +43,12 @@ class ClassificationEvaluator:
     def validated(self) -> Metric:
         return ACCURACY
 
-    def check(self, num_samples: int) -> None:
-        raise ValueError("a classifier draws no samples; give it as --judge of a model that does, such as fashion")
-
-    def prepare(self, model: Model, num_samples: int) -> None:
-        self.check(num_samples)
-
-    def measure(
-        self, model: Model, tokens: Tokens, *, seed: int, labels: Sequence[int] | None = None
-    ) -> dict[str, Interval]:
-        raise ValueError("a classifier draws no samples")
-
-    def references(self, model: Model, num_samples: int) -> dict[str, dict[str, Interval]]:
-        return {}
-
-    def diversity(self, tokens: Tokens) -> float:
-        raise ValueError("a classifier draws no samples")
-
     def validate(self, denoiser: Any, batch: Batch, *, num_iters: int) -> Validation:
         """Over these images; the error is that of a share."""
         is_right = self._is_right(denoiser, batch)
         value = float(is_right.mean())
         error = math.sqrt(value * (1 - value) / len(is_right))
         return Validation(value=value, error=error, num_sequences=len(is_right))
-
-    def key(self) -> tuple[dict[str, Any], str]:
-        return {}, ""
-
-    def judged_by(self) -> str:
-        return ""
-
-    def judged_through(self, model: Model) -> str:
-        return ""
 
     def shown(self, model: Model, data: Dataset, num: int) -> tuple[str, list[Any]]:
         """The first held-out images, and what each is taken for."""

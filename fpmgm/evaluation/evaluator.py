@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from fpmgm.backbones import NetworkConfig
 from fpmgm.backbones.classifier import ClassifierConfig
@@ -108,6 +108,39 @@ def evaluator_of(network: NetworkConfig, codec: Codec, **settings: Any) -> Evalu
     """The evaluator of a network with that codec: one that reads pixels is an autoencoder, or a classifier."""
     is_classifier = network.model_type == ClassifierConfig.model_type
     return evaluator_for(CLASSIFIER if is_classifier else codec.kind, **settings)
+
+
+class WithoutSamples:
+    """What the evaluator of a network that draws nothing says of samples."""
+
+    refusal: ClassVar[str]
+    """What to do instead."""
+
+    def check(self, num_samples: int) -> None:
+        raise ValueError(self.refusal)
+
+    def prepare(self, model: Model, num_samples: int) -> None:
+        self.check(num_samples)
+
+    def measure(
+        self, model: Model, tokens: Tokens, *, seed: int, labels: Sequence[int] | None = None
+    ) -> dict[str, Interval]:
+        raise ValueError(self.refusal)
+
+    def references(self, model: Model, num_samples: int) -> dict[str, dict[str, Interval]]:
+        return {}
+
+    def diversity(self, tokens: Tokens) -> float:
+        raise ValueError(self.refusal)
+
+    def key(self) -> tuple[dict[str, Any], str]:
+        return {}, ""
+
+    def judged_by(self) -> str:
+        return ""
+
+    def judged_through(self, model: Model) -> str:
+        return ""
 
 
 def evaluator_for(kind: str, **settings: Any) -> Evaluator:

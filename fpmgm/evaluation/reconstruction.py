@@ -1,9 +1,8 @@
 """What is measured of an image tokenizer: how far held-out images are from what it makes of their codes."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -11,17 +10,18 @@ from fpmgm.checkpoint import Model
 from fpmgm.codecs.image_tokenizer import to_bytes, to_signed
 from fpmgm.codecs.images import as_picture
 from fpmgm.data import Dataset
-from fpmgm.evaluation.evaluator import Metric, Validation
-from fpmgm.evaluation.intervals import Interval
-from fpmgm.types import Batch, Tokens
+from fpmgm.evaluation.evaluator import Metric, Validation, WithoutSamples
+from fpmgm.types import Batch
 
 ERROR = Metric(name="reconstruction", title="reconstruction error", best="lowest")
 AT_ONCE = 256
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReconstructionEvaluator:
+class ReconstructionEvaluator(WithoutSamples):
     """The mean squared error of held-out pixels, from 0 to 1."""
+
+    refusal: ClassVar[str] = "an image tokenizer draws no samples; evaluate a model that uses it, such as fashion"
 
     @property
     def primary(self) -> Metric:
@@ -30,23 +30,6 @@ class ReconstructionEvaluator:
     @property
     def validated(self) -> Metric:
         return ERROR
-
-    def check(self, num_samples: int) -> None:
-        raise ValueError("an image tokenizer draws no samples; evaluate a model that uses it, such as fashion")
-
-    def prepare(self, model: Model, num_samples: int) -> None:
-        self.check(num_samples)
-
-    def measure(
-        self, model: Model, tokens: Tokens, *, seed: int, labels: Sequence[int] | None = None
-    ) -> dict[str, Interval]:
-        raise ValueError("an image tokenizer draws no samples")
-
-    def references(self, model: Model, num_samples: int) -> dict[str, dict[str, Interval]]:
-        return {}
-
-    def diversity(self, tokens: Tokens) -> float:
-        raise ValueError("an image tokenizer draws no samples")
 
     @torch.no_grad()
     def validate(self, denoiser: Any, batch: Batch, *, num_iters: int) -> Validation:
@@ -59,15 +42,6 @@ class ReconstructionEvaluator:
         each = torch.cat(errors).double()
         spread = float(each.std()) if len(each) > 1 else math.inf
         return Validation(value=float(each.mean()), error=spread / math.sqrt(len(each)), num_sequences=len(each))
-
-    def key(self) -> tuple[dict[str, Any], str]:
-        return {}, ""
-
-    def judged_by(self) -> str:
-        return ""
-
-    def judged_through(self, model: Model) -> str:
-        return ""
 
     def shown(self, model: Model, data: Dataset, num: int) -> tuple[str, list[Any]]:
         """Held-out images, ten in a row, and below each row what the model makes of them."""

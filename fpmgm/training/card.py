@@ -109,7 +109,7 @@ def _reads(vocabulary: Vocabulary) -> str:
     """What its sequences are."""
     if vocabulary.shape is not None:
         channels, height, width = vocabulary.shape
-        return f"images of {width} x {height} pixels with {channels} colour channels"
+        return f"images of {width} x {height} pixels, {'grey' if channels == 1 else 'in colour'}"
     classes = f", {vocabulary.num_classes} classes" if vocabulary.num_classes else ""
     return f"{vocabulary.size:,} symbols, sequences of {vocabulary.length} tokens{classes}"
 
