@@ -153,6 +153,18 @@ def test_sequences_in_the_sources_symbols_are_its_own_ids(making: Workshop, pack
         assert b"".join(found) == b"".join(expected)[: len(b"".join(found))]
 
 
+def test_a_packed_sequence_begins_with_a_story_and_goes_on_with_the_next_ones(making: Workshop) -> None:
+    packed = load_stories(config_of(packing="begin", length=30), making=making)
+    alone = load_stories(config_of(packing="pad", length=200), making=making)
+    symbols = packed.codec.symbols
+    rows, stories = (data.rows[data.held_out].astype(np.int64) for data in (packed, alone))
+    assert len(rows) == len(stories) > 3
+    for index, row in enumerate(rows):
+        following = [*stories[index:], *stories[:index]]
+        joined = np.concatenate([story[story != symbols.pad_id][1:] for story in following])
+        assert row.tolist() == [symbols.first, *joined[:29]]
+
+
 def test_training_and_held_out_sequences_come_from_their_own_stories(making: Workshop) -> None:
     alone = load_stories(config_of(size=0, packing="pad"), making=making)
     both = load_stories(config_of(packing="pad"), making=making)

@@ -7,7 +7,7 @@ stories; the held-out stories are those with seeds of their own, so with a size 
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -49,11 +49,12 @@ class StoriesConfig:
     """source: the ids of the model that wrote the stories, cut to 4096 symbols; source-N: cut to N symbols; bpe-N:
     byte-level BPE trained on the stories, N symbols with the mask; gpt2; bert; or a tokenizer.json."""
     length: int = 256
-    packing: Literal["wrap", "pad"] = "wrap"
-    """wrap: stories joined and cut to length; pad: a sequence for each story."""
+    packing: Literal["begin", "wrap", "pad"] = "begin"
+    """begin: every sequence begins with a story and is filled up with those that follow, the last one cut; wrap:
+    stories joined and cut to length; pad: a sequence for each story."""
 
     def __post_init__(self) -> None:
-        choose("packing", self.packing, {"wrap": None, "pad": None})
+        choose("packing", self.packing, PACKINGS)
         require("data.length", self.length, 3, MAX_LENGTH)
         require("data.size", self.size, 0, MAX_SIZE)
         if not source_size(self.tokenizer):  # a wrong one is refused before any story is made
@@ -153,11 +154,24 @@ def _first_stories(shards: Iterable[Shard], size: int) -> Iterator[tuple[Story, 
 
 
 def packed(stories: Iterable[Document], symbols: Symbols, *, length: int, packing: str) -> Rows:
-    """Sequences of stories; see `data/text.py` for the two ways of packing.
+    """Sequences of stories; see `StoriesConfig` for the ways of packing.
 
-    Here a padded story that is too long is cut off without an end-of-text: it does not end there.
+    A story that is cut off has no end-of-text: it does not end there.
     """
-    return (_wrapped if packing == "wrap" else _padded)(stories, symbols, length)
+    return PACKINGS[packing](stories, symbols, length)
+
+
+def _begun(stories: Iterable[Document], symbols: Symbols, length: int) -> Rows:
+    kept = [*stories]
+    rows = np.empty((len(kept), length), np.int64)
+    rows[:, 0] = symbols.first
+    for index, row in enumerate(rows):
+        place, filled = index, 1
+        while filled < length:
+            story = [*kept[place], symbols.last][: length - filled]
+            row[filled : filled + len(story)] = story
+            place, filled = (place + 1) % len(kept), filled + len(story)
+    return rows
 
 
 def _wrapped(stories: Iterable[Document], symbols: Symbols, length: int) -> Rows:
@@ -178,6 +192,13 @@ def _padded(stories: Iterable[Document], symbols: Symbols, length: int) -> Rows:
         row[: len(kept)] = kept
         rows.append(row)
     return np.stack(rows) if rows else np.empty((0, length), np.int64)
+
+
+PACKINGS: dict[str, Callable[[Iterable[Document], Symbols, int], Rows]] = {
+    "begin": _begun,
+    "wrap": _wrapped,
+    "pad": _padded,
+}
 
 
 def _tokenizer(config: StoriesConfig, making: Workshop, train: list[Shard], content: str) -> Tokenizer:
