@@ -56,11 +56,11 @@ class Noise:
 
     t: PerSequence
     z: Tokens  # the masked input
-    asked: Positions  # where the loss asks for a token: masked (or anywhere), and no padding
+    asked: Positions  # where the loss asks for a token: masked (or anywhere), neither padding nor given
     label: Labels | None  # what the network is told of each sequence
     num_no_grad: int
     num_grad: int
-    num_tokens: int  # of the whole batch, without padding
+    num_tokens: int  # of the whole batch, without padding and what is given
     num_masked: int  # positions of the whole batch that the loss asks for
 
     def rows(self: Own, part: slice) -> Own:
@@ -183,7 +183,7 @@ class MaskedCrossEntropy(WithoutTeacher):
         x, is_real = batch.x.cpu(), batch.is_real.cpu()
         num_no_grad, num_grad = self.iterations(rng=rng) if denoiser.cost.fp else (0, 0)
         t = stratified_times(len(x), rng=rng)
-        u = torch.rand(x.shape, generator=rng)
+        u = batch.sparing(torch.rand(x.shape, generator=rng))
         z = masked_below(x, u, t, mask_id=denoiser.mask_id, schedule=mask_schedule_by_name(self.schedule))
         asked = is_real if self.weighting == "all" else (z == denoiser.mask_id) & is_real
         noise = Noise(

@@ -79,6 +79,7 @@ class Batch:
     x: Tokens
     label: Labels | None = None
     counts: Positions | None = None  # where x counts: padding does not; None: everywhere
+    given: Positions | None = None  # such as a prompt: it is never masked and does not count; None: nowhere
 
     @classmethod
     def of(cls, x: "Tokens | Batch") -> "Batch":
@@ -87,13 +88,19 @@ class Batch:
 
     def to(self, device: torch.device) -> "Batch":
         """The same on another device."""
-        label, counts = (None if each is None else each.to(device) for each in (self.label, self.counts))
-        return Batch(x=self.x.to(device), label=label, counts=counts)
+        known = (self.label, self.counts, self.given)
+        label, counts, given = (None if each is None else each.to(device) for each in known)
+        return Batch(x=self.x.to(device), label=label, counts=counts, given=given)
 
     @property
     def is_real(self) -> Positions:
         """Where x counts."""
-        return torch.ones_like(self.x, dtype=torch.bool) if self.counts is None else self.counts
+        counts = torch.ones_like(self.x, dtype=torch.bool) if self.counts is None else self.counts
+        return counts if self.given is None else counts & ~self.given
+
+    def sparing(self, u: Uniforms) -> Uniforms:
+        """Uniform numbers that masks are made of: infinite where x is given, so that no time masks it."""
+        return u if self.given is None else u.masked_fill(self.given.to(u.device), torch.inf)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -82,8 +82,9 @@ def layer_similarity(
     """
     if denoiser.is_causal:
         raise ValueError("the model is causal; layers are compared at times t, which only masked models have")
-    x, is_real = Batch.of(batch).x, Batch.of(batch).is_real
-    u = torch.rand(x.shape, generator=rng).to(x.device)
+    batch = Batch.of(batch)
+    x, is_real = batch.x, batch.is_real
+    u = batch.sparing(torch.rand(x.shape, generator=rng).to(x.device))
     with evaluating(denoiser):
         by_time = []
         for t in times:

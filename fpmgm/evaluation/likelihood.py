@@ -12,7 +12,7 @@ from fpmgm.denoiser import Denoiser, evaluating
 from fpmgm.masking import MaskSchedule, arccos, linear, masked_below, stratified_times
 from fpmgm.objectives import next_token_nll, token_nll
 from fpmgm.randomness import generator
-from fpmgm.types import Batch, PerSequence, Positions, Tokens
+from fpmgm.types import Batch, PerSequence, Tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,12 +39,13 @@ def perplexity(
     schedule: MaskSchedule = linear,
 ) -> Perplexity:
     """Of the sequences of a batch, one stratified time each; `num_iters` solver iterations, none for a plain stack."""
-    x, counts = Batch.of(batch).x, Batch.of(batch).is_real
+    batch = Batch.of(batch)
+    x, counts = batch.x, batch.is_real
     with evaluating(denoiser):
         if denoiser.is_causal:
             nats = torch.cat([next_token_nll(denoiser, part) for part in x.split(batch_size)])
         else:
-            nats = torch.cat(list(_bounds(denoiser, x, counts, num_iters, batch_size, seed, schedule)))
+            nats = torch.cat(list(_bounds(denoiser, batch, num_iters, batch_size, seed, schedule)))
     counts = counts[:, x.shape[1] - nats.shape[1] :]  # a causal model says nothing of the first token
     mean, error = _ratio((nats * counts).double().sum(dim=1), counts.double().sum(dim=1))
     value = math.exp(mean) if mean < 700 else math.inf
@@ -53,17 +54,16 @@ def perplexity(
 
 def _bounds(
     denoiser: Denoiser,
-    x: Tokens,
-    counts: Positions,
+    batch: Batch,
     num_iters: int,
     batch_size: int,
     seed: int,
     schedule: MaskSchedule,
 ) -> Iterator[Float[Tensor, "B L"]]:
     """What each token adds to the bound."""
-    rng = generator(seed)
+    x, counts, rng = batch.x, batch.is_real, generator(seed)
     t = stratified_times(len(x), rng=rng)[torch.randperm(len(x), generator=rng)].to(x.device)
-    u = torch.rand(x.shape, generator=rng).to(x.device)
+    u = batch.sparing(torch.rand(x.shape, generator=rng).to(x.device))
     for rows in torch.arange(len(x)).split(batch_size):
         z = masked_below(x[rows], u[rows], t[rows], mask_id=denoiser.mask_id, schedule=schedule)
         asked = (z == denoiser.mask_id) & counts[rows]
@@ -90,7 +90,7 @@ def masked_cross_entropy(
     x, counts, label = batch.x, batch.is_real, batch.label
     rng = generator(seed)
     t = stratified_times(len(x), rng=rng)[torch.randperm(len(x), generator=rng)].to(x.device)
-    u = torch.rand(x.shape, generator=rng).to(x.device)
+    u = batch.sparing(torch.rand(x.shape, generator=rng).to(x.device))
     sums, totals = [], []
     with evaluating(denoiser):
         for rows in torch.arange(len(x)).split(batch_size):
