@@ -3,7 +3,7 @@
 A plain stack is the same class with no fixed-point block, so everything downstream treats both alike.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -180,20 +180,23 @@ class Denoiser(nn.Module):
         places: Positions | Places,
         *,
         label: Labels | None = None,
+        cond: Any = None,
         num_no_grad: int = 0,
         num_grad: int = 0,
         gradient: Gradient = sjfb,
         solver: Solver = picard,
+        start: Callable[[Hidden], Hidden] | None = None,
     ) -> Denoised:
-        """Features at those places, from a solver that starts at h_pre: the pass that training runs."""
+        """Features at those places, from a solver that starts at h_pre, or at `start` of it: the pass of training."""
         if self.cost.fp == 0 and num_no_grad + num_grad > 0:
             raise ValueError(f"{num_no_grad} + {num_grad} iterations asked of a plain stack; it takes 0")
-        cond = self.condition(z, t, label)
+        cond = self.condition(z, t, label) if cond is None else cond
         h = self.pre(z, cond)
         residual = h.new_zeros(len(h))
         if self.cost.fp:
             f = self.fixed_point_map(h, cond)
-            solution = gradient(f, h, num_no_grad=num_no_grad, num_grad=num_grad, solver=solver)
+            h_init = h if start is None else start(h)
+            solution = gradient(f, h_init, num_no_grad=num_no_grad, num_grad=num_grad, solver=solver)
             h, residual = solution.h, solution.residual
         return Denoised(self.post(h, cond, places), residual)
 

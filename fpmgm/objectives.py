@@ -35,6 +35,7 @@ from fpmgm.types import (
 )
 
 Scalar = Float[Tensor, ""]
+Shaped = Float[Tensor, "M *rest"]
 Own = TypeVar("Own", bound="Noise")
 
 LOGITS_AT_ONCE = 1 << 26
@@ -178,11 +179,13 @@ class MaskedCrossEntropy(WithoutTeacher):
         noise, _ = self.draw_uniforms(denoiser, Batch.of(batch), rng=rng)
         return noise
 
-    def draw_uniforms(self, denoiser: Denoiser, batch: Batch, *, rng: Generator) -> tuple[Noise, Uniforms]:
-        """The noise of a batch, and the uniform numbers that its masks were made of."""
+    def draw_uniforms(
+        self, denoiser: Denoiser, batch: Batch, *, rng: Generator, t: PerSequence | None = None
+    ) -> tuple[Noise, Uniforms]:
+        """The noise of a batch, at times `t` if they are given, and the uniform numbers that its masks were made of."""
         x, is_real = batch.x.cpu(), batch.is_real.cpu()
         num_no_grad, num_grad = self.iterations(rng=rng) if denoiser.cost.fp else (0, 0)
-        t = stratified_times(len(x), rng=rng)
+        t = stratified_times(len(x), rng=rng) if t is None else t
         u = batch.sparing(torch.rand(x.shape, generator=rng))
         z = masked_below(x, u, t, mask_id=denoiser.mask_id, schedule=mask_schedule_by_name(self.schedule))
         asked = is_real if self.weighting == "all" else (z == denoiser.mask_id) & is_real
@@ -248,7 +251,7 @@ def token_nll(denoiser: Denoiser, features: Features, tokens: Chosen) -> PerChoi
     return in_parts(nll, denoiser.vocab_size, features, tokens)
 
 
-def in_parts(of_rows: Callable[..., PerChoice], vocab_size: int, *rows: Tensor) -> PerChoice:
+def in_parts(of_rows: Callable[..., Shaped], vocab_size: int, *rows: Tensor) -> Shaped:
     """A function of chosen positions that makes logits, for all of them.
 
     More logits than LOGITS_AT_ONCE are computed in parts, and again in the backward pass, so that few are held.

@@ -22,6 +22,7 @@ from fpmgm.interop.conversion import to_fixed_point
 from fpmgm.interop.layer_map import LayerMap
 from fpmgm.objectives import NextToken
 from fpmgm.post_training.consistency import Consistency
+from fpmgm.post_training.matching import Matching
 from fpmgm.post_training.sdtt import SelfDistillation
 from fpmgm.training import loop
 from fpmgm.training.config import AnyObjective, Training
@@ -79,8 +80,10 @@ class KilledError(Exception):
         Consistency(weight=0.5, teacher="ema", distance="cosine"),
         SelfDistillation(rounds=3, first_steps=16),
         SelfDistillation(rounds=3, first_steps=16, next_teacher="ema"),
+        Matching(fake_updates=2, fake_ema=0.5, steps=(2, 4), inputs="own", reuse="three-state"),
+        Matching(base_weight=0.1),
     ],
-    ids=["self", "ema", "sdtt", "sdtt-ema"],
+    ids=["self", "ema", "sdtt", "sdtt-ema", "matching-own", "matching"],
 )
 def test_a_stage_killed_in_any_round_ends_as_one_left_alone(
     config: Training, fixed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: AnyObjective
@@ -102,6 +105,44 @@ def test_a_stage_killed_in_any_round_ends_as_one_left_alone(
     monkeypatch.setattr(loop.Run, "update", original)
     train(config, "test")
     assert losses_of(config) == losses_of(whole)
+
+
+def test_a_matching_moves_student_and_fake_at_their_own_rates_and_never_the_teacher(
+    config: Training, fixed: str, plain: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates: list[tuple[float, float]] = []
+    runs: list[loop.Run] = []
+    original = loop.Run._step
+
+    def watched(self: loop.Run, *, is_learning: bool) -> None:
+        assert self.companion is not None
+        rates.append((self.optimiser.param_groups[0]["lr"], self.companion.optimiser.param_groups[0]["lr"]))
+        runs.append(self)
+        original(self, is_learning=is_learning)
+
+    monkeypatch.setattr(loop.Run, "_step", watched)
+    train(replace(config, init=fixed, objective=Matching(teacher=plain, fake_lr=5e-3)), "test")
+    assert [round(fake / student, 6) for student, fake in rates] == [5.0] * 6
+    run, before = runs[-1], load(plain).denoiser
+    assert run.teacher is not None
+    assert run.companion is not None
+    fake = run.companion.network
+    for name, weight in before.state_dict().items():
+        assert torch.equal(run.teacher.state_dict()[name], weight)
+    assert fake.cost == before.cost
+    assert run.denoiser.cost != before.cost
+    assert any(not torch.equal(fake.state_dict()[name], weight) for name, weight in before.state_dict().items())
+
+
+def test_a_teacher_or_fake_of_other_symbols_is_refused_before_any_text_is_read(
+    config: Training, fixed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = replace(text_of(config), tokenizer="bpe-280")
+    other = str(train(replace(config, data=data, out=str(tmp_path / "other")), "test"))
+    for settings, who in (({"teacher": other}, "teacher"), ({"fake": other}, "fake")):
+        assert f"{who} {other} has another tokenizer" in refused(
+            config, init=fixed, objective=Matching(**settings), data=replace(data, source="nowhere.txt")
+        )
 
 
 def test_the_terms_of_the_loss_are_written_down_and_add_up(config: Training, fixed: str) -> None:

@@ -14,12 +14,11 @@ from torch import Generator, Tensor
 
 from fpmgm.denoiser import Denoiser
 from fpmgm.devices import has_float64
-from fpmgm.draws import categorical, exact
 from fpmgm.names import choose
-from fpmgm.objectives import LOGITS_AT_ONCE, WHOLE, Losses, MaskedCrossEntropy, Moment, Noise, in_parts
-from fpmgm.post_training.teachers import DIVERGENCES, log_probabilities, teacher_features
+from fpmgm.objectives import WHOLE, Losses, MaskedCrossEntropy, Moment, Noise, in_parts
+from fpmgm.post_training.teachers import DIVERGENCES, drawn_tokens, log_probabilities, teacher_features
 from fpmgm.schema import require
-from fpmgm.types import Batch, Chosen, Features, PerChoice, PerSequence, Places, Tokens
+from fpmgm.types import Batch, Features, PerChoice, PerSequence, Places, Tokens
 
 SMALLEST_TIME = 1e-5
 MAX_ROUNDS = 64
@@ -156,13 +155,6 @@ class SelfDistillation:
             if index == self.num_teacher_steps:
                 break  # what the last step would write nobody reads
             revealed = masked & (reveal < (noise.dt / t)[:, None])
-            z = z.masked_scatter(revealed, _drawn(teacher, features[revealed[masked]], token[revealed]))
+            z = z.masked_scatter(revealed, drawn_tokens(teacher, features[revealed[masked]], token[revealed]))
         assert said is not None
         return said
-
-
-def _drawn(teacher: Denoiser, features: Features, u: PerChoice) -> Chosen:
-    """Tokens that the teacher draws at chosen positions, some at a time: float64 logits of a large head fill memory."""
-    at_once = max(1, LOGITS_AT_ONCE // teacher.vocab_size)
-    parts = zip(features.split(at_once), u.split(at_once), strict=True)
-    return torch.cat([categorical(exact(log_probabilities(teacher, some)), of).to(u.device) for some, of in parts])

@@ -5,10 +5,11 @@ from collections.abc import Callable
 import torch
 
 from fpmgm.denoiser import Denoiser, evaluating
+from fpmgm.draws import categorical, exact
 from fpmgm.masking import without_mask
-from fpmgm.objectives import MaskedCrossEntropy, Noise
+from fpmgm.objectives import LOGITS_AT_ONCE, MaskedCrossEntropy, Noise
 from fpmgm.solvers import solver_by_name
-from fpmgm.types import Features, Logits, PerChoice, PerSequence, Places, Positions, Tokens
+from fpmgm.types import Chosen, Features, Logits, PerChoice, PerSequence, Places, Positions, Tokens
 
 TEACHER_ITERS = 6
 """Solver iterations of a teacher with a fixed point whose student has none."""
@@ -33,6 +34,14 @@ def teacher_features(
 def log_probabilities(denoiser: Denoiser, features: Features, temperature: float = 1.0) -> Logits:
     """Of every symbol; the mask, which is never predicted, gets -inf."""
     return without_mask(denoiser.head(features) / temperature, mask_id=denoiser.mask_id).log_softmax(dim=-1)
+
+
+@torch.no_grad()
+def drawn_tokens(denoiser: Denoiser, features: Features, u: PerChoice) -> Chosen:
+    """Tokens that a network draws at chosen positions, some at a time: float64 logits of a large head fill memory."""
+    at_once = max(1, LOGITS_AT_ONCE // denoiser.vocab_size)
+    parts = zip(features.split(at_once), u.split(at_once), strict=True)
+    return torch.cat([categorical(exact(log_probabilities(denoiser, some)), of).to(u.device) for some, of in parts])
 
 
 def divergence(log_p: Logits, log_q: Logits, mask_id: int) -> PerChoice:

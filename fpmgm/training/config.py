@@ -13,6 +13,7 @@ from fpmgm.interop.layer_map import LayerMap
 from fpmgm.names import choose
 from fpmgm.objectives import MaskedCrossEntropy, NextToken
 from fpmgm.post_training.consistency import Consistency
+from fpmgm.post_training.matching import Matching
 from fpmgm.post_training.sdtt import SelfDistillation
 from fpmgm.schema import MAX_ITERATIONS, require
 from fpmgm.training.classification import Classification
@@ -22,7 +23,9 @@ from fpmgm.training.trackers import check_trackers
 
 AnyData = TextConfig | StoriesConfig | ImagesConfig | PixelsConfig
 """The data that a recipe may have."""
-AnyObjective = MaskedCrossEntropy | NextToken | Consistency | SelfDistillation | Reconstruction | Classification
+AnyObjective = (
+    MaskedCrossEntropy | NextToken | Consistency | SelfDistillation | Matching | Reconstruction | Classification
+)
 MAX_UPDATES = 100_000_000
 
 

@@ -6,7 +6,7 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -24,10 +24,11 @@ from fpmgm.checkpoint import Model
 from fpmgm.data import Dataset
 from fpmgm.evaluation.evaluator import evaluator_of
 from fpmgm.files import append_line, flush
-from fpmgm.objectives import Losses, Moment, Objective
+from fpmgm.objectives import Moment, Objective
 from fpmgm.progress import Progress
 from fpmgm.randomness import generator
 from fpmgm.training.card import NUM_SAMPLES, command_of, flat, write_model
+from fpmgm.training.companion import companion_of
 from fpmgm.training.config import Training
 from fpmgm.training.folder import (
     MODEL,
@@ -43,6 +44,7 @@ from fpmgm.training.folder import (
     settings_before,
 )
 from fpmgm.training.interrupts import Interrupts
+from fpmgm.training.learner import Learner, network_blocks
 from fpmgm.training.metrics import METRICS, Row, is_row, keep_metrics, read_metrics, read_start, write_start
 from fpmgm.training.optim import adamw, moving_average, set_learning_rate
 from fpmgm.training.start import check_named_models, first_weights, named_teacher, seen_before
@@ -53,19 +55,6 @@ EMA, START = "ema", "start"
 """Teachers that a run makes of itself."""
 BAD_LOSS = 100
 """How many times the loss of a guess, log V, is taken for a run that has gone bad."""
-
-
-class Learner(nn.Module):
-    """What learns, with its objective: what several processes wrap, so that gradients are shared."""
-
-    def __init__(self, denoiser: Learned, objective: Objective, teacher: Learned | None) -> None:
-        super().__init__()
-        self.denoiser = denoiser
-        self.objective = objective
-        self.taught: dict[str, Any] = {} if teacher is None else {"teacher": teacher}  # no module of this one
-
-    def forward(self, x: Tensor, noise: Any) -> Losses:
-        return self.objective.loss(self.denoiser, x, noise, **self.taught)
 
 
 class Order:
@@ -174,13 +163,18 @@ class Run:
         self.ema = moving_average(denoiser, config.optim.ema)
         optimiser = adamw(denoiser, config.optim)
         self.teacher = self._teacher()
-        learner = Learner(denoiser, self.objective, self.teacher)
+        self.companion = companion_of(config, self.network, data, self.teacher, accelerator.device)
+        learner = Learner(denoiser, self.objective, self.teacher, self.companion)
         if config.compile:  # block by block: a whole pass would be compiled anew for every number of iterations
             for block in network_blocks(denoiser):
                 block.compile()
         self.learner, self.optimiser = accelerator.prepare(learner, optimiser)
+        beside = None
+        if self.companion is not None:
+            self.companion.optimiser = accelerator.prepare(self.companion.optimiser)
+            beside = self.companion.state
         changing = self.teacher if self.objective.teacher_source == START else None
-        self.state = TrainState(model=denoiser, ema=self.ema, optimiser=optimiser, teacher=changing)
+        self.state = TrainState(model=denoiser, ema=self.ema, optimiser=optimiser, teacher=changing, companion=beside)
         self.order = Order(data.train, config.batch_size, config.seed)
         self.done, self.is_stopped, self.is_late, self.signal = 0, False, False, 0
         self.is_over: Callable[[float], bool] | None = None
@@ -322,6 +316,8 @@ class Run:
         set_learning_rate(self.optimiser, lr)
         self.learner.train()
         self.optimiser.zero_grad()
+        if self.companion is not None:
+            self.companion.begin(lr)
         parts = _parts(len(batch.x), rank, world, config.micro_batch_size)
         loss, residual = torch.zeros((), device=accelerator.device), 0.0
         terms: dict[str, Tensor] = {}
@@ -335,6 +331,8 @@ class Run:
             residual += float(losses.residual.mean()) / len(parts)
         total = float(accelerator.reduce(loss, "sum"))
         norm = float(accelerator.clip_grad_norm_(self.denoiser.parameters(), config.optim.clip))
+        if self.companion is not None:
+            norm += float(accelerator.clip_grad_norm_(self.companion.parameters(), config.optim.clip))
         if not (total < self._bad_loss and math.isfinite(norm)):  # nan too; the weights have not been touched
             self.optimiser.zero_grad()
             raise FloatingPointError(
@@ -342,11 +340,18 @@ class Run:
                 f"{config.optim.lr}) or --optim.clip (now {config.optim.clip}); the last checkpoint, after update "
                 f"{_last(self.folder)}, is as it was"
             )
-        self.optimiser.step()
-        self.ema.update_parameters(self.denoiser)
+        self._step(is_learning=getattr(noise, "is_learning", True))
         summed = {name: float(accelerator.reduce(value, "sum")) for name, value in terms.items()}
         residual = float(accelerator.reduce(torch.tensor(residual, device=accelerator.device), "mean"))
         return {"loss": total, **summed, "lr": lr, "grad_norm": norm, "residual": residual}
+
+    def _step(self, *, is_learning: bool) -> None:
+        """Move the weights and their average; those of a companion too, which may learn more often."""
+        if is_learning:
+            self.optimiser.step()
+            self.ema.update_parameters(self.denoiser)
+        if self.companion is not None:
+            self.companion.step()
 
     @property
     def _bad_loss(self) -> float:
@@ -367,12 +372,6 @@ class Run:
         """What the run has made: the moving average of the weights, and what it was made of."""
         data = self.config.data.placed(self.data.content)
         return Model(denoiser=self.averaged.eval(), config=self.network, codec=self.data.codec, data=data)
-
-
-def network_blocks(denoiser: Learned) -> Iterable[nn.Module]:
-    """The blocks of a denoiser; a network of another kind as a whole."""
-    backbone: Any = getattr(denoiser, "backbone", None)
-    return backbone.blocks if backbone is not None else [denoiser]
 
 
 def _parts(num: int, rank: int, world: int, micro: int) -> list[slice]:

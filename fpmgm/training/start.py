@@ -12,6 +12,7 @@ from fpmgm.denoiser import Denoiser
 from fpmgm.interop.conversion import check_map, to_fixed_point
 from fpmgm.interop.layer_map import LayerMap
 from fpmgm.post_training.consistency import DISTANCES, INIT, Consistency
+from fpmgm.post_training.matching import TEACHER, Matching
 from fpmgm.training.config import Training
 
 OF_STATES = {name for name, of_states in DISTANCES.items() if of_states}
@@ -32,14 +33,21 @@ def check_named_models(config: Training) -> None:
             known = replace(config.data.vocabulary, size=source.vocabulary.size, mask_id=source.vocabulary.mask_id)
             _check_network(config.init, source, config.model.fit(known))
     if name := _teacher_name(config):
-        source = read_config(find_folder(name))
-        if source.is_causal:
-            raise ValueError(f"teacher {name} is a causal model; a teacher must be a masked one")
-        _check_length(f"teacher {name}", source, config)
-        _check_width(name, source, config)
-        if config.init:
-            _check_alike(config.init, name)
-            _check_symbols(name, source.vocabulary, read_config(find_folder(config.init)).vocabulary)
+        _check_beside(f"teacher {name}", name, config)
+        _check_width(name, read_config(find_folder(name)), config)
+    if isinstance(config.objective, Matching) and config.objective.fake not in (TEACHER, INIT):
+        _check_beside(f"fake {config.objective.fake}", config.objective.fake, config)
+
+
+def _check_beside(who: str, name: str, config: Training) -> None:
+    """A ValueError if a model that takes part in a run beside its own has other symbols or another length."""
+    source = read_config(find_folder(name))
+    if source.is_causal:
+        raise ValueError(f"{who} is a causal model; it must be a masked one")
+    _check_length(who, source, config)
+    if config.init:
+        _check_alike(config.init, who, name)
+        _check_symbols(who, source.vocabulary, read_config(find_folder(config.init)).vocabulary)
 
 
 def seen_before(config: Training) -> str:
@@ -73,11 +81,14 @@ def first_weights(config: Training, network: NetworkConfig, data: Dataset) -> Le
 def named_teacher(config: Training, network: NetworkConfig, data: Dataset) -> Denoiser | None:
     """The frozen model that the run learns from, if it names one."""
     name = _teacher_name(config)
-    if not name:
-        return None
+    return frozen_model(f"teacher {name}", name, network, data) if name else None
+
+
+def frozen_model(who: str, name: str, network: NetworkConfig, data: Dataset) -> Denoiser:
+    """A model that reads and writes as the run does, in no training; `who` it is, errors say."""
     model = load(name, device="cpu")
-    check_codec(f"teacher {name}", model, data)
-    _check_symbols(name, model.config.vocabulary, network.vocabulary)
+    check_codec(who, model, data)
+    _check_symbols(who, model.config.vocabulary, network.vocabulary)
     return model.denoiser.eval().requires_grad_(False)
 
 
@@ -97,11 +108,11 @@ def _check_network(init: str, source: NetworkConfig, network: NetworkConfig) -> 
             raise ValueError(f"init {init} has {field.name} {theirs}, and the run has {ours}")
 
 
-def _check_symbols(teacher: str, theirs: Vocabulary, ours: Vocabulary) -> None:
+def _check_symbols(who: str, theirs: Vocabulary, ours: Vocabulary) -> None:
     if (theirs.size, theirs.mask_id) != (ours.size, ours.mask_id):
         raise ValueError(
-            f"teacher {teacher} has {theirs.size} symbols, of which {theirs.mask_id} is the mask, and the run "
-            f"has {ours.size} and {ours.mask_id}; a teacher must have the student's"
+            f"{who} has {theirs.size} symbols, of which {theirs.mask_id} is the mask, and the run "
+            f"has {ours.size} and {ours.mask_id}; it must have the student's"
         )
 
 
@@ -116,11 +127,11 @@ def _check_width(teacher: str, source: NetworkConfig, config: Training) -> None:
         )
 
 
-def _check_alike(init: str, teacher: str) -> None:
-    """A ValueError if the student's start and its teacher read and write differently, before any data is fetched."""
-    ours, theirs = (load_codec(find_folder(name)) for name in (init, teacher))
+def _check_alike(init: str, who: str, name: str) -> None:
+    """A ValueError if the student's start and another model read and write differently, before any data is fetched."""
+    ours, theirs = (load_codec(find_folder(each)) for each in (init, name))
     if ours is not None and theirs is not None and not ours.is_alike(theirs):
-        raise ValueError(f"teacher {teacher} has another tokenizer than init {init}; a teacher must have the student's")
+        raise ValueError(f"{who} has another tokenizer than init {init}; it must have the student's")
 
 
 def _teacher_name(config: Training) -> str:

@@ -21,6 +21,7 @@ from fpmgm.schema import read_json
 
 UPDATE = r"update-(\d{8,12})"
 """The names of states and snapshots; whatever else lies beside them is not ours."""
+COMPANION, AVERAGED = "companion.", "num_averaged"
 STATE_FILES = ("state.safetensors", "state.json")
 Kind = tuple[tuple[int, ...], torch.dtype]
 
@@ -34,6 +35,8 @@ class TrainState:
     optimiser: torch.optim.Optimizer
     teacher: nn.Module | None = None
     """A teacher that changes during the run."""
+    companion: "TrainState | None" = None
+    """Of a network that learns beside this one."""
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor of the state by name."""
@@ -44,11 +47,25 @@ class TrainState:
         for name, parameter in self.model.named_parameters():
             for key, value in self.optimiser.state[parameter].items():
                 found[f"optimiser.{key}.{name}"] = value
+        if self.companion is not None:
+            found |= {f"{COMPANION}{name}": tensor for name, tensor in self.companion.tensors().items()}
+            found[f"{COMPANION}{AVERAGED}"] = self.companion.ema.n_averaged
         return found
 
     def load(self, tensors: dict[str, Tensor], num_averaged: int) -> None:
         """Take over saved tensors, all or none."""
-        self._check(tensors)
+        own = {name: tensor for name, tensor in tensors.items() if not name.startswith(COMPANION)}
+        beside = _below(COMPANION, tensors)
+        self._check(own)
+        if self.companion is not None:
+            averaged = beside.pop(AVERAGED, None)
+            self.companion._check(beside)
+            if averaged is None:
+                raise ValueError(f"{COMPANION}{AVERAGED} is missing")
+            self.companion.load(beside, int(averaged))
+        elif beside:
+            raise ValueError(f"it has {len(beside)} tensors of a network beside this one, and the run has none")
+        tensors = own
         self.model.load_state_dict(_below("model.", tensors))
         self.ema.module.load_state_dict(_below("ema.", tensors))
         self.ema.n_averaged.fill_(num_averaged)
