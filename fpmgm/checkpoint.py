@@ -88,6 +88,11 @@ class Model:
         return next(self.denoiser.parameters()).device
 
     @property
+    def has_ends(self) -> bool:
+        """Whether it has learned where a sequence ends, so that what comes after its first end is not shown."""
+        return self.data is not None and self.data.has_ends
+
+    @property
     def speech(self) -> Codec:
         """The codec, where there must be one."""
         if self.codec is None:

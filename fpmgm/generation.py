@@ -21,7 +21,7 @@ from fpmgm.reuse import REUSES, Reuse, ReuseName, ThreeStateReuse, reuse_by_name
 from fpmgm.sampling import Step, even_times, sample
 from fpmgm.schema import MAX_SAMPLES, require
 from fpmgm.solvers import SOLVERS, Solver, SolverName, check_tolerance, solver_by_name
-from fpmgm.transitions import Ancestral, Confidence, Halton, Transition, TransitionName
+from fpmgm.transitions import Ancestral, Confidence, Halton, RacedAncestral, Transition, TransitionName
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +71,9 @@ class Sampling:
     top_p: float | None = None
     nucleus: NucleusName = "inclusive"
     """Which set top_p keeps: inclusive (with the token that crosses p) or strict."""
+    precision: Literal["float64", "float32"] = "float64"
+    """What the draws of ancestral are computed in. float32 draws as much public code does, which is too cold with many
+    steps; it is there for comparison."""
     seed: int = 0
     batch_size: int = 32
 
@@ -84,7 +87,9 @@ class Generated:
     """Samples and what they cost."""
 
     codec: Codec = field(repr=False)
-    tokens: list[list[int]]
+    tokens: list[list[int]]  # whole rows, whatever comes after an end
+    given: list[int]  # of each row, how many tokens there are up to the last one that was given
+    has_ends: bool  # whether the model has learned where a sequence ends
     labels: list[int] | None  # the class of each sample, if the model has classes
     block_evals: int  # the most that any sequence spent
     seconds: float
@@ -101,15 +106,54 @@ class Generated:
 
     @cached_property
     def shown(self) -> list[Any]:
-        """What a person sees of each sample: a text, or an image as an array. It is made when it is asked for."""
-        return [self.codec.show(row) for row in self.tokens]
+        """What a person sees of each sample: a text, or an image as an array. It is made when it is asked for.
+
+        A text of a model that has learned ends goes up to its first end; `whole` has what comes after it too.
+        """
+        return [self.codec.show(row) for row in self._ended]
 
     @property
     def texts(self) -> list[str]:
-        """The samples of a text model."""
-        if not all(isinstance(each, str) for each in self.shown):
-            raise ValueError("these samples are no texts; see `shown`")
-        return self.shown
+        """The samples of a text model, up to their ends."""
+        return _as_texts(self.shown)
+
+    @property
+    def continuations(self) -> list[str]:
+        """What a text model wrote after the last token that was given, up to its end: the answer to a prompt."""
+        rows = zip(self._ended, self.given, strict=True)
+        return _as_texts([self.codec.show(row[given:]) for row, given in rows])
+
+    @property
+    def whole(self) -> list[Any]:
+        """What a person sees of whole rows, whatever comes after an end."""
+        return [self.codec.show(row) for row in self.tokens]
+
+    @property
+    def _ended(self) -> list[list[int]]:
+        if not self.has_ends:
+            return self.tokens
+        return [until_end(row, self.codec, num_given) for row, num_given in zip(self.tokens, self.given, strict=True)]
+
+
+def _as_texts(shown: list[Any]) -> list[str]:
+    if not all(isinstance(each, str) for each in shown):
+        raise ValueError("these samples are no texts; see `shown`")
+    return shown
+
+
+def until_end(tokens: list[int], codec: Codec, num_given: int = 0) -> list[int]:
+    """The tokens before the first end that comes after some text and after all that is given; all if there is none."""
+    has_text = False
+    for place, token in enumerate(tokens):
+        if token == codec.last and has_text and place >= num_given:
+            return tokens[:place]
+        has_text = has_text or token not in (codec.first, codec.last)
+    return tokens
+
+
+def _num_given(start: Sequence[int], mask_id: int) -> int:
+    """The number of tokens up to the last one that is given; 0 if none is."""
+    return max((place for place, token in enumerate(start, 1) if token != mask_id), default=0)
 
 
 def generate(
@@ -127,6 +171,8 @@ def generate(
 
     Of an image model, `classes` are names or numbers of classes; without them sample i is of class i modulo their
     number. `inpaint` is an image and `inpaint_mask` says where to fill it in.
+
+    If the model has learned where texts end (its data was packed otherwise than by `wrap`), texts go up to their end.
 
     `num_samples` are drawn for every start. The time that `on_step` takes is not counted in `seconds`.
     """
@@ -162,6 +208,8 @@ def generate(
     return Generated(
         codec=model.speech,
         tokens=rows,
+        given=[_num_given(start, model.config.vocabulary.mask_id) for start in starts],
+        has_ends=model.has_ends,
         labels=labels,
         block_evals=spent,
         seconds=seconds,
@@ -203,8 +251,9 @@ def _remasking(rule: Callable[[], RemaskRule], how: Sampling, draw: Draw) -> Tra
 
 
 def _ancestral(how: Sampling, draw: Draw) -> Transition:
-    _check_used(how, "schedule")
-    return Ancestral(draw=draw, schedule=mask_schedule_by_name(how.schedule))
+    _check_used(how, "schedule", "precision")
+    rule = RacedAncestral if how.precision == "float32" else Ancestral
+    return rule(draw=draw, schedule=mask_schedule_by_name(how.schedule))
 
 
 def _confidence(score: str, how: Sampling, draw: Draw) -> Transition:
@@ -223,7 +272,7 @@ def _halton(how: Sampling, draw: Draw) -> Transition:
 
 def _check_used(how: Sampling, *used: str) -> None:
     """A ValueError if a setting that only other transitions read is not at its default."""
-    for name in ("schedule", "confidence_noise", "grid", "halton_roll"):
+    for name in ("schedule", "confidence_noise", "grid", "halton_roll", "precision"):
         value = getattr(how, name)
         if name not in used and value != getattr(Sampling, name):
             raise ValueError(f"{name} is {value}, and transition {how.transition} does not use it; leave it out")
@@ -251,6 +300,7 @@ CHOICES: dict[str, Mapping[str, object]] = {
     "guidance": {"auto": None, **GUIDANCES},
     "schedule": SCHEDULES,
     "nucleus": NUCLEI,
+    "precision": {"float64": None, "float32": None},
 }
 
 

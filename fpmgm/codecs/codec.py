@@ -58,6 +58,11 @@ class Codec(Protocol):
         """The token that every sequence begins with, if there is one."""
         ...
 
+    @property
+    def last(self) -> int | None:
+        """The token that ends a text, if there is one."""
+        ...
+
     def show(self, tokens: Sequence[int]) -> Any:
         """What a person sees of a sequence, masks too."""
         ...

@@ -80,6 +80,10 @@ class ImageCodec:
     def first(self) -> None:
         return None
 
+    @property
+    def last(self) -> None:
+        return None
+
     def check(self, vocabulary: Vocabulary, where: str) -> None:
         if vocabulary != self.vocabulary:
             raise ValueError(

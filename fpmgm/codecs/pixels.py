@@ -49,6 +49,10 @@ class PixelCodec:
     def first(self) -> None:
         return None
 
+    @property
+    def last(self) -> None:
+        return None
+
     def check(self, vocabulary: Vocabulary, where: str) -> None:
         if vocabulary.shape != self.shape:
             raise ValueError(f"{where} is for images of shape {self.shape}, and the network for {vocabulary.shape}")

@@ -16,6 +16,11 @@ from fpmgm.symbols import END_OF_TEXT, Symbols, check_size, encode_texts, load_t
 FILE = "tokenizer.json"
 
 
+def before(text: str) -> str:
+    """A text that something follows, without the space at its end: that belongs to what follows."""
+    return text.removesuffix(" ")
+
+
 @dataclass(frozen=True, kw_only=True)
 class TextRequest:
     """What is asked of a text model: texts from nothing, continuations, or texts with blanks filled in."""
@@ -71,6 +76,10 @@ class TextCodec:
     def first(self) -> int:
         return self.symbols.first
 
+    @property
+    def last(self) -> int:
+        return self.symbols.last
+
     def check(self, vocabulary: Vocabulary, where: str) -> None:
         check_size(self.symbols, vocabulary.size, vocabulary.mask_id, where)
 
@@ -121,6 +130,10 @@ class TextCodec:
         rows = [self._with_prompt(prompt, length) for prompt in asked.prompts] or [[]]
         return [[*row, *[self.symbols.mask_id] * (length - len(row))] for row in rows]
 
+    def _before(self, text: str) -> list[int]:
+        """The tokens of a text that something follows: the space between the two belongs to what follows."""
+        return self.encode(before(text))
+
     def _with_prompt(self, prompt: str, length: int) -> list[int]:
         tokens = [self.symbols.first, *self._before(prompt)]
         if len(tokens) >= length:
@@ -143,10 +156,6 @@ class TextCodec:
         if len(tokens) > length:
             raise ValueError(f"{text[:40]!r} has {len(tokens) - 2} tokens; the model takes {length - 2}")
         return tokens
-
-    def _before(self, text: str) -> list[int]:
-        """The tokens of a text that something follows: the space between the two belongs to what follows."""
-        return self.encode(text.removesuffix(" "))
 
     @property
     def pipeline(self) -> str:

@@ -15,6 +15,7 @@ from rich.text import Text
 from fpmgm.checkpoint import DEFAULT, Model, find_folder, load, load_folder, read_config
 from fpmgm.codecs import ImageCodec
 from fpmgm.commands.sample_images import check_files, run_sample_images
+from fpmgm.data.text import PAIRS, TextConfig
 from fpmgm.devices import OnDevice
 from fpmgm.evaluation.threads import use_threads
 from fpmgm.generation import Sampling, generate
@@ -49,6 +50,8 @@ class SampleCommand(Sampling, OnDevice):
     """The part of `inpaint` to draw anew: a black image of the same size, white there."""
     resize: bool = False
     """Bring `inpaint` and `mask` to the size that the model draws. Without it another size is refused."""
+    whole: bool = False
+    """Of texts: print whole sequences. Without it, a model that has learned where texts end prints up to the end."""
     watch: bool = False
     """Replay the denoising step by step: of the first text, or of the first images."""
     json: bool = False
@@ -70,7 +73,7 @@ class SampleCommand(Sampling, OnDevice):
 
 
 OPTIONS = {
-    "text": {"--prompt": "prompt", "--infill": "infill"},
+    "text": {"--prompt": "prompt", "--infill": "infill", "--whole": "whole"},
     "image": {"--class": "classes", "--out": "out", "--animate": "animate", "--inpaint": "inpaint"},
 }
 """What can be asked of one kind of model only."""
@@ -101,6 +104,8 @@ def _check_options(command: SampleCommand, kind: str) -> None:
 
 def _run_sample_texts(command: SampleCommand, model: Model, settings: dict[str, Any]) -> None:
     console = Console(highlight=False)
+    if isinstance(model.data, TextConfig) and model.data.packing == PAIRS and not (command.prompt or command.infill):
+        print("this model has learned to answer prompts, and none is given; give one with --prompt", file=sys.stderr)
     how = {"num_samples": command.num_samples, **settings}
     how |= {name: given for name, given in (("prompts", command.prompt), ("infill", command.infill)) if given}
     if command.watch:
@@ -108,12 +113,13 @@ def _run_sample_texts(command: SampleCommand, model: Model, settings: dict[str, 
             out = generate(model, on_step=replay, **how)
     else:
         out = generate(model, **how)
+    texts = out.whole if command.whole else out.texts
     if command.json:
-        found = {"texts": out.texts, "block_evals": out.block_evals, "seconds": out.seconds, "steps": out.steps}
+        found = {"texts": texts, "block_evals": out.block_evals, "seconds": out.seconds, "steps": out.steps}
         print(json.dumps({**found, "settings": {"model": command.model, **asdict(out.sampling)}}))
         return
-    for index, text in enumerate(out.texts):
-        console.rule(f"sample {index + 1} of {len(out.texts)}", style="dim")
+    for index, text in enumerate(texts):
+        console.rule(f"sample {index + 1} of {len(texts)}", style="dim")
         console.print(Text(text))
     print(f"{out.block_evals} block evaluations in {out.steps} steps, {out.seconds:.2f} s", file=sys.stderr)
 

@@ -10,7 +10,7 @@ from jaxtyping import Int
 
 from fpmgm.backbones.network import Vocabulary
 from fpmgm.codecs import Codec
-from fpmgm.types import Batch
+from fpmgm.types import Batch, Positions
 
 RowIndices = Int[np.ndarray, "..."]
 
@@ -26,6 +26,9 @@ class Dataset:
     vocabulary: Vocabulary
     pad_id: int | None = None
     """What fills sequences up, if anything does: it has no part in a loss or a metric."""
+    given: np.ndarray | None = None
+    """How many tokens at the beginning of each row are given, such as a prompt: they are never masked, and have no part
+    in a loss or a metric. None if nothing is given."""
     labels: np.ndarray | None = None
     """The class of each row, if there are classes."""
     content: str = ""
@@ -37,7 +40,14 @@ class Dataset:
         """Those sequences, on the CPU."""
         x = torch.from_numpy(self.rows[rows].astype(np.int64))
         label = None if self.labels is None else torch.from_numpy(self.labels[rows].astype(np.int64))
-        return Batch(x=x, label=label, counts=None if self.pad_id is None else x != self.pad_id)
+        counts = None if self.pad_id is None else x != self.pad_id
+        return Batch(x=x, label=label, counts=counts, given=self._given(rows))
+
+    def _given(self, rows: RowIndices) -> Positions | None:
+        """Where those sequences are given."""
+        if self.given is None:
+            return None
+        return torch.arange(self.rows.shape[1]) < torch.from_numpy(self.given[rows].astype(np.int64))[:, None]
 
     def tokens(self, row: int) -> list[int]:
         """One sequence, without what fills it up."""
@@ -66,6 +76,11 @@ class DataConfig(Protocol):
     @property
     def name(self) -> str:
         """What to call it in messages."""
+        ...
+
+    @property
+    def has_ends(self) -> bool:
+        """Whether a sequence says where it ends, so that what comes after its first end is not shown."""
         ...
 
     def placed(self, content: str = "") -> "DataConfig":

@@ -34,6 +34,7 @@ class ImagesConfig(PixelsConfig):
     """Which images, in the codes of which tokenizer. Codes, grid and classes are what the network is built for."""
 
     data_type: ClassVar[str] = "images"
+    has_ends: ClassVar[bool] = False
 
     tokenizer: str = "fashion"
     """The image tokenizer: that of a model (fashion is bundled), the folder of a run that trained one, or a folder of a

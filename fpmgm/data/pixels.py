@@ -51,6 +51,7 @@ class PixelsConfig:
     """Which images, and which of them are held out."""
 
     data_type: ClassVar[str] = "pixels"
+    has_ends: ClassVar[bool] = False
     note: ClassVar[str] = ""
 
     source: str = "fashion"

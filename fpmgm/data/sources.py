@@ -6,7 +6,7 @@ A piece is about a quarter of a megabyte and says whether its document ends with
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fpmgm.data.assets import ASSETS, fetch
 from fpmgm.hub import asking_hub
@@ -114,6 +114,12 @@ def _lines(source: Iterator[Piece]) -> Iterator[Piece]:
 
 
 def _jsonl_pieces(file: Path, text_field: str) -> Iterator[Piece]:
+    for row, where in json_rows(file):
+        yield from _row_pieces(row, text_field, where)
+
+
+def json_rows(file: Path) -> Iterator[tuple[dict[str, Any], str]]:
+    """The objects of a .jsonl file, each with words for where it is."""
     with open(file, "rb") as stream:
         for number, line in enumerate(stream, 1):
             where = f"{file} line {number}"
@@ -122,7 +128,7 @@ def _jsonl_pieces(file: Path, text_field: str) -> Iterator[Piece]:
             except UnicodeDecodeError as error:
                 raise ValueError(f"{where} is not UTF-8 text: {error.reason} at byte {error.start}") from error
             if text.strip():
-                yield from _row_pieces(parse_object(text, where, is_strict=False), text_field, where)
+                yield parse_object(text, where, is_strict=False), where
 
 
 def _parquet_pieces(file: Path, text_field: str) -> Iterator[Piece]:

@@ -71,6 +71,10 @@ class StoriesConfig:
     def name(self) -> str:
         return STORIES
 
+    @property
+    def has_ends(self) -> bool:
+        return self.packing != "wrap"
+
     def load(self, codec: Codec | None = None) -> TextDataset:
         return load_stories(self, codec)
 

@@ -1,20 +1,19 @@
 """Text as packed sequences: tokenised once into a memory-mapped cache keyed by content, tokenizer and length.
 
-`wrap`: documents are joined with an end-of-text token between them and cut into pieces of length - 2; every sequence is
-one piece between two end-of-text tokens, which serve as BOS and EOS (MDLM's wrapping). What is left over is dropped.
-`pad`: every document is a sequence of its own, cut off or filled up with a symbol that the loss leaves out.
+`packing.py` says how documents become sequences, and `pairs.py` how prompts with their answers do.
 """
 
 import hashlib
 import json
 import os
 import re
-from collections import deque
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, BinaryIO, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 import numpy as np
 import tyro
@@ -24,12 +23,14 @@ from fpmgm.backbones.network import Vocabulary
 from fpmgm.codecs import Codec, TextCodec
 from fpmgm.data.assets import ASSETS, cache_folder, fetch, making
 from fpmgm.data.dataset import DataConfig, Dataset, RowIndices
+from fpmgm.data.packing import PACKINGS, Packed, RowFile, without_shared
+from fpmgm.data.pairs import Fields, Pair, pack_pairs, read_pairs
 from fpmgm.data.sources import Piece, fingerprint, is_compressed, num_bytes, pieces
 from fpmgm.files import remove_leftovers, whole_file, whole_folder
 from fpmgm.names import choose
 from fpmgm.progress import Progress
 from fpmgm.schema import MAX_LENGTH, read_json, read_object, require
-from fpmgm.symbols import END_OF_TEXT, Symbols, cut_words, encode_texts, read_tokenizer, symbols_of
+from fpmgm.symbols import END_OF_TEXT, cut_words, encode_texts, read_tokenizer, symbols_of
 
 TOKENIZER_BYTES = 64 << 20  # a tokenizer is trained on at most this much text, taken evenly from the source
 ANY_KEY = "[0-9a-f]{32}"
@@ -40,6 +41,8 @@ MAX_BPE = 1 << 20
 PATIENCE = 3.0
 """Seconds of work after which its progress is shown."""
 MAX_DOCUMENTS = 100_000_000
+PAIRS = "pairs"
+Read = TypeVar("Read", Piece, Pair)
 
 KNOWN = {"gpt2": (50257, 50258), "bert": (103, 30522)}
 """Mask and size of tokenizers that are assets, so that a recipe's parameters can be counted without them."""
@@ -59,8 +62,17 @@ class TextConfig:
     tokenizer: str = "bpe-2048"
     """bpe-N: byte-level BPE trained on the source, N symbols with the mask; gpt2; bert; or a tokenizer.json."""
     length: int = 128
-    packing: Literal["wrap", "pad"] = "wrap"
-    """wrap: documents joined and cut to length; pad: a sequence for each document (of a .txt file, for each line)."""
+    packing: Literal["wrap", "pad", "begin", "end", "pairs"] = "wrap"
+    """wrap: documents joined and cut to length. The others take each line of a .txt file for a document. pad: a
+    sequence for each document, the rest outside the loss. end: the same, the rest filled with ends, which are learned,
+    so that the model knows where to stop. begin: every sequence begins with a document and is filled up with those that
+    follow, the last one cut. pairs: a prompt, which is given and never learned, and its answer, as with end."""
+    prompt_field: str = "prompt"
+    """Of pairs: the field of .jsonl that holds the prompt."""
+    answer_field: str = "answer"
+    """Of pairs: the field that holds the answer."""
+    between: str = "\n"
+    """Of pairs: what stands between prompt and answer. The model writes it."""
     validation_share: float = 0.01
     """How much of the text is held out, as whole regions spread over it."""
     validation_documents: int = 0
@@ -69,7 +81,12 @@ class TextConfig:
     """A hash of the text, which training sets in the model folder; a text that has changed since is refused."""
 
     def __post_init__(self) -> None:
-        choose("packing", self.packing, {"wrap": None, "pad": None})
+        choose("packing", self.packing, {**PACKINGS, PAIRS: None})
+        for name in ("text_field",) if self.packing == PAIRS else ("prompt_field", "answer_field", "between"):
+            if getattr(self, name) != getattr(TextConfig, name):
+                raise ValueError(
+                    f"data.{name} is {getattr(self, name)!r}, and packing {self.packing} does not use it; leave it out"
+                )
         require("data.length", self.length, 3, MAX_LENGTH)
         bpe_size(self.tokenizer)  # a wrong one is refused before any text is fetched
         if not 0 < self.validation_share < 0.5:
@@ -85,6 +102,15 @@ class TextConfig:
     @property
     def name(self) -> str:
         return self.source
+
+    @property
+    def fields(self) -> Fields:
+        """Of pairs."""
+        return Fields(prompt=self.prompt_field, answer=self.answer_field, between=self.between)
+
+    @property
+    def has_ends(self) -> bool:
+        return self.packing != "wrap"
 
     def placed(self, content: str = "") -> "TextConfig":
         """The same with whole paths and the hash of the text, as a model folder keeps it.
@@ -124,6 +150,8 @@ class Shape:
     length: int
     held_out_from: int
     """The row in which the last documents begin."""
+    note: str = ""
+    """What a user must be told of it whenever it is loaded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,25 +190,17 @@ def load_text(config: TextConfig, codec: Codec | None = None) -> TextDataset:
     tokenizer = codec.tokenizer if codec else tokenizer_for(config, content)
     how = [] if config.packing == "wrap" else [config.packing]
     documents = str(config.validation_documents)
-    key = _key(content, config.text_field, tokenizer.to_str(), str(config.length), documents, *how)
+    key = _key(content, *_read_as(config), tokenizer.to_str(), str(config.length), documents, *how)
     folder = cache_folder() / "packed" / key
     with making(folder) as is_missing:
         if is_missing:
             _write_packed(folder, config, tokenizer)
     shape = read_object(Shape, read_json(folder / "shape.json"), str(folder / "shape.json"))
+    if shape.note:
+        _say_once(f"{config.source}: {shape.note}")
     tokens = np.memmap(folder / "rows.bin", dtype=np.uint16 if shape.bytes == 2 else np.uint32, mode="r")
     rows = tokens.reshape(-1, config.length)
-    if config.validation_documents:
-        train, kept = np.split(np.arange(len(rows)), [shape.held_out_from])
-        if config.packing == "wrap":
-            kept = kept[1:]  # the row in which they begin belongs to neither
-        if not (len(train) and len(kept)):
-            raise ValueError(
-                f"the last {config.validation_documents} documents leave {len(train)} sequences to train on and "
-                f"{len(kept)} to validate on; change data.validation_documents"
-            )
-    else:
-        train, kept = held_out(len(rows), config.validation_share)
+    train, kept = _split(config, folder, len(rows), shape.held_out_from)
     symbols = symbols_of(tokenizer)
     return TextDataset(
         rows=rows,
@@ -189,9 +209,44 @@ def load_text(config: TextConfig, codec: Codec | None = None) -> TextDataset:
         codec=codec or TextCodec(tokenizer.to_str(pretty=True)),
         vocabulary=Vocabulary(size=symbols.size, mask_id=symbols.mask_id, length=config.length),
         pad_id=symbols.pad_id if config.packing == "pad" else None,
+        given=np.load(folder / "given.npy", mmap_mode="r") if config.packing == PAIRS else None,
         content=content,
         place=folder,
     )
+
+
+def _split(config: TextConfig, folder: Path, num_rows: int, held_out_from: int) -> tuple[RowIndices, RowIndices]:
+    """(training, validation) rows: the last documents are held out, or a share of all rows."""
+    if not config.validation_documents:
+        train, kept = held_out(num_rows, config.validation_share)
+    else:
+        train, kept = np.split(np.arange(num_rows), [held_out_from])
+        if config.packing == "wrap":
+            kept = kept[1:]  # the row in which they begin belongs to neither
+    if config.packing == "begin":
+        train = without_shared(train, kept, np.load(folder / "spans.npy"))
+        if not len(train):
+            raise ValueError(
+                f"every sequence of {config.length} tokens shares documents with held-out ones, so that none is left "
+                "to train on; give more text, a shorter data.length, or --data.packing end"
+            )
+    if not (len(train) and len(kept)):
+        raise ValueError(
+            f"the last {config.validation_documents} documents leave {len(train)} sequences to train on and "
+            f"{len(kept)} to validate on; change data.validation_documents"
+        )
+    return train, kept
+
+
+@lru_cache(maxsize=64)
+def _say_once(message: str) -> None:
+    """Tell the user once, however often a command loads the same data."""
+    print(message, file=sys.stderr)
+
+
+def _read_as(config: TextConfig) -> tuple[str, ...]:
+    """Which fields of the source are read."""
+    return ("pairs", *config.fields) if config.packing == PAIRS else (config.text_field,)
 
 
 def tokenizer_for(config: TextConfig, content: str) -> Tokenizer:
@@ -199,7 +254,7 @@ def tokenizer_for(config: TextConfig, content: str) -> Tokenizer:
     size = bpe_size(config.tokenizer)
     if not size:
         return named_tokenizer(config.tokenizer)
-    return cached_bpe(_key(content, config.text_field, str(size)), size, lambda: _sampled_text(config))
+    return cached_bpe(_key(content, *_read_as(config), str(size)), size, lambda: _sampled_text(config))
 
 
 def named_tokenizer(tokenizer: str) -> Tokenizer:
@@ -255,55 +310,24 @@ def _write_packed(folder: Path, config: TextConfig, tokenizer: Tokenizer) -> Non
     dtype = np.dtype(np.uint16 if symbols.size <= 1 << 16 else np.uint32)
     remove_leftovers(folder.parent, ANY_KEY)
     with whole_folder(folder) as unfinished:
-        write = _wrap if config.packing == "wrap" else _pad
         with open(unfinished / "rows.bin", "wb") as file:
-            held_out_from = write(file, config, tokenizer, symbols, dtype)
-        shape = Shape(bytes=dtype.itemsize, length=config.length, held_out_from=held_out_from)
+            out = RowFile(file=file, source=config.source, length=config.length, symbols=symbols, dtype=dtype)
+            packed = _packed(out, config, tokenizer)
+        for name, numbers in packed.per_row.items():
+            np.save(unfinished / f"{name}.npy", numbers)
+        shape = Shape(bytes=dtype.itemsize, length=config.length, held_out_from=packed.held_out_from, note=packed.note)
         (unfinished / "shape.json").write_text(json.dumps(asdict(shape)))
 
 
-def _wrap(file: BinaryIO, config: TextConfig, tokenizer: Tokenizer, symbols: Symbols, dtype: np.dtype) -> int:
-    """Write the rows; returns the row in which the last documents begin."""
-    body = config.length - 2
-    left = np.empty(0, dtype)
-    num_tokens = 0
-    starts = deque([0], maxlen=config.validation_documents + 1)  # where the last documents begin
-    source = _watched("tokenising", config.source, pieces(config.source, config.text_field))
-    for piece, ids in _tokenised(source, tokenizer, PIECES_AT_ONCE):
-        tokens = np.asarray([*ids, symbols.last] if piece.ends_document else ids, dtype)
-        num_tokens += len(tokens)
-        if piece.ends_document:
-            starts.append(num_tokens)
-        stream = np.concatenate([left, tokens])
-        num_rows = len(stream) // body
-        rows = np.empty((num_rows, config.length), dtype)
-        rows[:, 0], rows[:, -1] = symbols.first, symbols.last
-        rows[:, 1:-1] = stream[: num_rows * body].reshape(num_rows, body)
-        rows.tofile(file)
-        left = stream[num_rows * body :]
-    if file.tell() == 0:
-        raise ValueError(
-            f"{config.source} holds {len(left)} tokens; one sequence of length {config.length} needs {body}"
-        )
-    return starts[0] // body
-
-
-def _pad(file: BinaryIO, config: TextConfig, tokenizer: Tokenizer, symbols: Symbols, dtype: np.dtype) -> int:
-    """Write a row for each document; returns the row of the first of the last documents."""
-    num_rows = 0
-    begins = True
-    source = _watched("tokenising", config.source, pieces(config.source, config.text_field, by_line=True))
-    for piece, ids in _tokenised(source, tokenizer, DOCUMENTS_AT_ONCE):
-        if begins and ids:  # what follows in a later piece of the same document is cut off
-            row = np.full(config.length, symbols.pad_id, dtype)
-            kept = ids[: config.length - 2]
-            row[: len(kept) + 2] = [symbols.first, *kept, symbols.last]
-            row.tofile(file)
-            num_rows += 1
-        begins = piece.ends_document
-    if num_rows == 0:
-        raise ValueError(f"{config.source} holds no text")
-    return max(0, num_rows - config.validation_documents)
+def _packed(out: RowFile, config: TextConfig, tokenizer: Tokenizer) -> Packed:
+    """Write the rows of a source."""
+    if config.packing == PAIRS:
+        pairs = _watched("tokenising", config.source, read_pairs(config.source, config.fields))
+        return pack_pairs(out, pairs, tokenizer, config.validation_documents)
+    by_line = {} if config.packing == "wrap" else {"by_line": True}
+    source = _watched("tokenising", config.source, pieces(config.source, config.text_field, **by_line))
+    tokenised = _tokenised(source, tokenizer, DOCUMENTS_AT_ONCE if by_line else PIECES_AT_ONCE)
+    return PACKINGS[config.packing](out, tokenised, config.validation_documents)
 
 
 def _tokenised(source: Iterator[Piece], tokenizer: Tokenizer, at_once: int) -> Iterator[tuple[Piece, list[int]]]:
@@ -311,7 +335,7 @@ def _tokenised(source: Iterator[Piece], tokenizer: Tokenizer, at_once: int) -> I
         yield from zip(batch, encode_texts(tokenizer, [piece.text for piece in batch]), strict=True)
 
 
-def _watched(what: str, source: str, pieces: Iterator[Piece]) -> Iterator[Piece]:
+def _watched(what: str, source: str, pieces: Iterator[Read]) -> Iterator[Read]:
     """The same pieces, with a bar or lines that say how much of the source has been read if it takes long."""
     total = 0 if source.startswith("hub:") or is_compressed(source) else num_bytes(source) >> 20
     with Progress(f"{what} {source}", total, unit="MB", patience=PATIENCE) as progress:
@@ -327,12 +351,19 @@ def _sampled_text(config: TextConfig) -> Iterator[str]:
     size = num_bytes(config.source)
     every = max(1, -(-size // TOKENIZER_BYTES))
     budget = TOKENIZER_BYTES
-    source = _watched("reading for a tokenizer:", config.source, pieces(config.source, config.text_field))
-    for piece in islice(source, 0, None, every):
-        yield piece.text
-        budget -= len(piece.text)
+    for text in islice(texts_of(config), 0, None, every):
+        yield text
+        budget -= len(text)
         if budget < 0:
             return
+
+
+def texts_of(config: TextConfig) -> Iterator[str]:
+    """The text of a source, in pieces or pairs."""
+    what = "reading for a tokenizer:"
+    if config.packing == PAIRS:
+        return (pair.text for pair in _watched(what, config.source, read_pairs(config.source, config.fields)))
+    return (piece.text for piece in _watched(what, config.source, pieces(config.source, config.text_field)))
 
 
 def _tokenizer_file(tokenizer: str) -> Path:

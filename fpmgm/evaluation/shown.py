@@ -3,22 +3,43 @@
 from typing import Any
 
 from fpmgm.checkpoint import Model
+from fpmgm.data import Dataset
 from fpmgm.draws import Draw
-from fpmgm.generation import Sampling, generate
+from fpmgm.generation import Sampling, generate, until_end
 from fpmgm.randomness import Streams
 from fpmgm.sampling import left_to_right, masked_start
 
 
-def samples_of(model: Model, num: int) -> tuple[str, list[Any]]:
-    """How samples were made, and what a person sees of them: seed 0, the first indices, whatever they are."""
+def samples_of(model: Model, num: int, data: Dataset | None = None) -> tuple[str, list[Any]]:
+    """How samples were made, and what a person sees of them: seed 0, the first indices, whatever they are.
+
+    If prompts are given in the data, the model answers held-out ones.
+    """
+    prompts = [] if data is None else held_out_prompts(data, num)
+    about = " Each goes on from a held-out prompt." if prompts else ""
     if model.config.is_causal:
         assert model.speech.first is not None
-        start = masked_start(model.denoiser, [[model.speech.first]] * num)
-        rows = left_to_right(model.denoiser, start, draw=Draw(), rng=Streams.of(0, range(num))).z.tolist()
-        return "Left to right, temperature 1, seed 0.", [model.speech.show(row) for row in rows]
+        rows = prompts or [[model.speech.first]] * num
+        start = masked_start(model.denoiser, rows)
+        found = left_to_right(model.denoiser, start, draw=Draw(), rng=Streams.of(0, range(num))).z.tolist()
+        if model.has_ends:
+            pairs = zip(found, rows, strict=True)
+            found = [until_end(row, model.speech, len(given)) for row, given in pairs]
+        return f"Left to right, temperature 1, seed 0.{about}", [model.speech.show(row) for row in found]
     budget = max(Sampling.budget, model.denoiser.cost.step(1))
-    out = generate(model, num_samples=num, budget=budget, seed=0)
-    return f"{out.block_evals} block evaluations in {out.steps} steps, {told(out.sampling)}.", out.shown
+    asked: dict[str, Any] = {"num_samples": num}
+    if prompts:
+        asked = {"prompts": [model.speech.show(prompt) for prompt in prompts]}
+    out = generate(model, budget=budget, seed=0, **asked)
+    return f"{out.block_evals} block evaluations in {out.steps} steps, {told(out.sampling)}.{about}", out.shown
+
+
+def held_out_prompts(data: Dataset, num: int) -> list[list[int]]:
+    """The tokens that are given of `num` held-out rows, spread over all, again from the first if there are fewer."""
+    if data.given is None:
+        return []
+    rows = data.held_out[:: max(1, len(data.held_out) // num)]
+    return [data.rows[row][: data.given[row]].tolist() for row in (rows[index % len(rows)] for index in range(num))]
 
 
 def told(sampling: Sampling) -> str:
