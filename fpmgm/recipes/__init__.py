@@ -31,7 +31,17 @@ from fpmgm.recipes.mini import (
     TEXT_MINI_SDTT,
 )
 from fpmgm.recipes.owt import OWT, OWT_128, OWT_ADAPT, OWT_COFRE, OWT_MDLM, OWT_MDLM_CONS, OWT_SDTT
-from fpmgm.recipes.stories import STORIES_FP, STORIES_MDLM
+from fpmgm.recipes.stories import (
+    STORIES_COFRE,
+    STORIES_FP,
+    STORIES_FP_SDTT,
+    STORIES_JUDGE,
+    STORIES_MATCH,
+    STORIES_MDLM,
+    STORIES_MDLM_CONS,
+    STORIES_MDLM_MATCH,
+    STORIES_SDTT,
+)
 from fpmgm.training.config import Training
 
 RECIPES: dict[str, Training] = {
@@ -45,6 +55,13 @@ RECIPES: dict[str, Training] = {
     "text-mini-adapt": TEXT_MINI_ADAPT,
     "stories-fp": STORIES_FP,
     "stories-mdlm": STORIES_MDLM,
+    "stories-judge": STORIES_JUDGE,
+    "stories-match": STORIES_MATCH,
+    "stories-mdlm-match": STORIES_MDLM_MATCH,
+    "stories-cofre": STORIES_COFRE,
+    "stories-mdlm-cons": STORIES_MDLM_CONS,
+    "stories-sdtt": STORIES_SDTT,
+    "stories-fp-sdtt": STORIES_FP_SDTT,
     "fashion-tokenizer": FASHION_TOKENIZER,
     "fashion-classifier": FASHION_CLASSIFIER,
     "fashion-fp": FASHION_FP,
@@ -82,6 +99,13 @@ ABOUT: dict[str, str] = {
     "text-mini-adapt": "stage: text-mini-mdlm made an FP-MDLM and adapted",
     "stories-fp": "FP-MDLM of stories, 1/1/1 blocks; prepare stories makes the corpus first",
     "stories-mdlm": "MDLM of stories, 12 blocks",
+    "stories-judge": "a small causal model of stories, to judge samples with",
+    "stories-match": "stage: distribution matching, from stories-fp",
+    "stories-mdlm-match": "stage: distribution matching, from stories-mdlm",
+    "stories-cofre": "stage: CoFRe, consistency across steps, from stories-fp",
+    "stories-mdlm-cons": "stage: the same, from stories-mdlm",
+    "stories-sdtt": "stage: self-distillation through time, from stories-mdlm",
+    "stories-fp-sdtt": "stage: self-distillation through time, from stories-fp",
     "fashion-tokenizer": "an image tokenizer of Fashion-MNIST, 7 x 7 of 256 codes",
     "fashion-classifier": "a classifier of Fashion-MNIST, to judge images with; minutes of one core",
     "fashion-fp": "FP-MaskGIT of Fashion-MNIST, 2/1/2 blocks; minutes of one core",

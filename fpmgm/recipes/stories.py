@@ -1,17 +1,96 @@
-"""The corpus `stories` in the source's own ids: 192 wide, sequences of 256 tokens, as long as the longest story.
+"""The miniature: the corpus `stories` in the source's own ids, 192 wide, sequences of 256 tokens.
 
-fpmgm train stories-fp      FP-MDLM, 1/1/1 blocks
-fpmgm train stories-mdlm    MDLM, 12 blocks
+Every sequence begins with a story, and the longest story fits. `fpmgm prepare stories` makes the corpus; a run that
+does not find it makes it first, which takes an hour or more.
 
-Network, learning rate and tokens of an update are those of the miniature of poetry; they were not tuned for stories.
-`fpmgm prepare stories` makes the corpus. A run that does not find it makes it first, which takes hours.
+fpmgm train stories-fp           FP-MDLM, 1/1/1 blocks
+fpmgm train stories-mdlm         MDLM, 12 blocks, as many updates
+fpmgm train stories-judge        a small causal model, to judge samples with
+
+Stages that start from the base models; what each gains is in docs/results/frontier:
+
+fpmgm train stories-match        FP-MDLM, distribution matching
+fpmgm train stories-mdlm-match   MDLM, the same
+fpmgm train stories-cofre        FP-MDLM, consistency across steps (L_CONS): the paper's recipe
+fpmgm train stories-mdlm-cons    MDLM, the same loss
+fpmgm train stories-sdtt         MDLM, self-distillation through time
+fpmgm train stories-fp-sdtt      FP-MDLM, the same
 """
 
 from dataclasses import replace
 
+from fpmgm.backbones.dit import Network
 from fpmgm.data.stories_text import StoriesConfig
-from fpmgm.recipes.mini import TEXT_MINI, TEXT_MINI_MDLM
+from fpmgm.gradients import IterationCounts
+from fpmgm.objectives import MaskedCrossEntropy, NextToken
+from fpmgm.post_training.consistency import Consistency
+from fpmgm.post_training.matching import Matching
+from fpmgm.post_training.sdtt import SelfDistillation
+from fpmgm.training.config import Training
+from fpmgm.training.optim import OptimConfig
 
-STORIES_FP = replace(TEXT_MINI, data=StoriesConfig(tokenizer="source", length=256), batch_size=16)
+FIXED_POINT = Network(
+    width=192,
+    num_heads=6,
+    num_pre=1,
+    num_fp=1,
+    num_post=1,
+    cond_width=16,  # the network sees no time: a wide condition is only a larger file
+    dropout=0.0,
+    embedding_start="normal",
+    injection_start="mean",
+)
+DEEP = replace(FIXED_POINT, num_pre=12, num_fp=0, num_post=0)
 
-STORIES_MDLM = replace(STORIES_FP, model=TEXT_MINI_MDLM.model)
+STORIES_FP = Training(
+    model=FIXED_POINT,
+    data=StoriesConfig(size=4_000_000, tokenizer="source", length=256),
+    optim=OptimConfig(lr=1e-3, warmup=200, decay="cosine", ema=0.999, injection_lr=0.1),
+    updates=10_000,
+    batch_size=8,
+    validation_sequences=256,
+)
+
+STORIES_MDLM = replace(STORIES_FP, model=DEEP)
+
+STORIES_JUDGE = replace(
+    STORIES_FP,
+    model=replace(DEEP, width=128, num_heads=4, num_pre=6, is_causal=True, embedding_start="auto"),
+    objective=NextToken(),
+    updates=4000,
+)
+
+STAGE = replace(
+    STORIES_FP,
+    init="stories-fp",
+    optim=OptimConfig(lr=1e-4, warmup=20, ema=0.98, injection_lr=0.1),
+    updates=300,
+    batch_size=16,
+    checkpoint_every=50,
+    validate_every=100,
+    snapshot_every=50,
+)
+
+STORIES_MATCH = replace(
+    STAGE,
+    objective=Matching(
+        base=MaskedCrossEntropy(
+            iterations=IterationCounts(no_grad_min=0, no_grad_max=2, grad_min=2, grad_max=4)  # as at sampling
+        )
+    ),
+    optim=replace(STAGE.optim, lr=1e-5, injection_lr=1.0),
+)
+
+STORIES_MDLM_MATCH = replace(STORIES_MATCH, init="stories-mdlm", model=DEEP)
+
+STORIES_COFRE = replace(STAGE, objective=Consistency(weight=1.0), stop_above=0.15)
+
+STORIES_MDLM_CONS = replace(STORIES_COFRE, init="stories-mdlm", model=DEEP)
+
+STORIES_FP_SDTT = replace(
+    STAGE,
+    objective=SelfDistillation(rounds=1, first_steps=4),
+    optim=replace(STAGE.optim, lr=5e-5),
+)
+
+STORIES_SDTT = replace(STORIES_FP_SDTT, init="stories-mdlm", model=DEEP)
