@@ -12,14 +12,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from fpmgm.backbones.dit_block import Block, Modulation, Rotation, Vector, at_places, drop, modulate, zero_linear
+from fpmgm.backbones.dit_block import Block, Modulation, Rotation, Seen, Vector, at_places, drop, modulate, zero_linear
 from fpmgm.backbones.network import NetworkConfig, Vocabulary
 from fpmgm.budget import Cost
 from fpmgm.denoiser import Denoiser
 from fpmgm.injection import INJECTIONS, Injection, InjectionName, injection_multiply_adds
 from fpmgm.names import choose
 from fpmgm.schema import MAX_LENGTH, require
-from fpmgm.types import Features, Hidden, Labels, PerSequence, Places, Rows, Tokens
+from fpmgm.types import Features, Hidden, Labels, PerSequence, Places, Positions, Rows, Tokens
 
 MAX_SYMBOLS = 1 << 24
 MAX_PARAMETERS = 10**11
@@ -211,9 +211,10 @@ class DiTConditioning:
     final_scale: Vector
     rotation: Rotation
     dropout: float  # before each gate; 0 in evaluation
+    seen: Seen | None = None  # False at padding; None: there is none
 
     def rows(self, rows: Rows) -> "DiTConditioning":
-        def take(vector: Vector) -> Float[Tensor, "R L D"]:
+        def take(vector: Tensor) -> Tensor:
             return vector if len(vector) == 1 else vector[rows]
 
         return replace(
@@ -221,6 +222,8 @@ class DiTConditioning:
             blocks=tuple(Modulation(*map(take, block)) for block in self.blocks),
             final_shift=take(self.final_shift),
             final_scale=take(self.final_scale),
+            rotation=Rotation(*map(take, self.rotation)),
+            seen=None if self.seen is None else self.seen[rows],
         )
 
     def freeze_dropout(self, h: Hidden, blocks: range) -> "DiTConditioning":
@@ -274,11 +277,12 @@ def rotary_frequencies(head_width: int, device: torch.device | None = None) -> F
     return 10_000.0 ** -(torch.arange(0, head_width, 2, device=device, dtype=torch.float32) / head_width)
 
 
-def _rotation(z: Tokens, head_width: int, dtype: torch.dtype) -> Rotation:
+def _rotation(z: Tokens, head_width: int, dtype: torch.dtype, position_ids: Tokens | None) -> Rotation:
     """Rotary angles over the whole head width, halves rotated (not pairs), in float32 whatever the weights are."""
     frequencies = rotary_frequencies(head_width, z.device)
-    angles = torch.outer(torch.arange(z.shape[1], device=z.device, dtype=torch.float32), frequencies)
-    angles = torch.cat([angles, angles], dim=-1)[None, :, None]
+    places = torch.arange(z.shape[1], device=z.device)[None] if position_ids is None else position_ids
+    angles = places.to(torch.float32)[..., None] * frequencies
+    angles = torch.cat([angles, angles], dim=-1)[:, :, None]
     return Rotation(angles.cos().to(dtype), angles.sin().to(dtype))
 
 
@@ -311,7 +315,19 @@ class DiT(nn.Module):
         )
         self.output_layer = OutputLayer(config.width, config.vocab_size, config.cond_width)
 
-    def condition(self, z: Tokens, t: float | PerSequence, label: Labels | None = None) -> DiTConditioning:
+    def condition(
+        self,
+        z: Tokens,
+        t: float | PerSequence,
+        label: Labels | None = None,
+        *,
+        attention_mask: Positions | None = None,
+        position_ids: Tokens | None = None,
+    ) -> DiTConditioning:
+        """What the blocks need besides h. No position sees one where `attention_mask` is False.
+
+        `position_ids` are the positions that rotary angles are computed from; None: 0, 1, 2 and so on.
+        """
         if label is not None:
             raise ValueError("this network knows no classes; leave the label out")
         time = torch.as_tensor(t, dtype=torch.float32, device=z.device).reshape(-1)
@@ -322,18 +338,19 @@ class DiT(nn.Module):
             blocks=tuple(self._block(index).modulation(c) for index in range(len(self.blocks))),
             final_shift=shift,
             final_scale=scale,
-            rotation=_rotation(z, self.head_width, shift.dtype),
+            rotation=_rotation(z, self.head_width, shift.dtype, position_ids),
             dropout=self.dropout if self.training else 0.0,
+            seen=None if attention_mask is None else attention_mask[:, None, None],
         )
 
     def embed(self, z: Tokens) -> Hidden:
         return self.vocab_embed(z)
 
     def run_block(self, index: int, h: Hidden, cond: DiTConditioning) -> Hidden:
-        return self._block(index)(h, cond.blocks[index], cond.rotation, cond.dropout)
+        return self._block(index)(h, cond.blocks[index], cond.rotation, cond.dropout, cond.seen)
 
     def run_block_at(self, index: int, h: Hidden, cond: DiTConditioning, places: Places) -> Features:
-        return self._block(index).forward_at(h, cond.blocks[index], cond.rotation, cond.dropout, places)
+        return self._block(index).forward_at(h, cond.blocks[index], cond.rotation, cond.dropout, places, cond.seen)
 
     def _block(self, index: int) -> Block:
         block = self.blocks[index]

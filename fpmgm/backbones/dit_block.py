@@ -13,6 +13,7 @@ Vector = Float[Tensor, "#B #L D"]  # a modulation: one per sequence, or one for 
 Heads = Float[Tensor, "B N H d"]  # N positions
 Keys = Float[Tensor, "B L H d"]
 Angles = Float[Tensor, "#B N 1 d"]
+Seen = Bool[Tensor, "B 1 1 L"]  # the keys that no position of a sequence may see are False: its padding
 
 
 class Modulation(NamedTuple):
@@ -37,7 +38,8 @@ class Rotation(NamedTuple):
         return heads * self.cos + torch.cat([-second, first], dim=-1) * self.sin
 
     def at(self, index: Tensor) -> "Rotation":
-        return Rotation(self.cos[0, index], self.sin[0, index])
+        sequence = torch.arange(len(self.cos), device=index.device)[:, None]  # one for all, or one each
+        return Rotation(self.cos[sequence, index], self.sin[sequence, index])
 
 
 def modulate(h: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
@@ -74,14 +76,25 @@ class Block(nn.Module):
     def modulation(self, c: Float[Tensor, "B C"]) -> Modulation:
         return Modulation(*self.adaLN_modulation(c)[:, None].chunk(6, dim=-1))
 
-    def forward(self, h: Hidden, m: Modulation, rotation: Rotation, dropout: float) -> Hidden:
+    def forward(self, h: Hidden, m: Modulation, rotation: Rotation, dropout: float, seen: Seen | None = None) -> Hidden:
         qkv = self.attn_qkv(modulate(self.norm1(h), m.shift_attn, m.scale_attn))
         q, k, v = self._heads(qkv).chunk(3, dim=2)
-        mixed = self.attn_out(_attend(rotation(q), rotation(k), v, is_causal=self.is_causal))
+        is_causal = self.is_causal and seen is None  # torch takes a mask or a flag, not both
+        if seen is not None and self.is_causal:
+            seen = seen & torch.ones(h.shape[1], h.shape[1], dtype=torch.bool, device=h.device).tril()
+        mixed = self.attn_out(_attend(rotation(q), rotation(k), v, seen, is_causal=is_causal))
         h = torch.addcmul(h, m.gate_attn, drop(mixed, dropout))
         return self._add_mlp(h, m.shift_mlp, m.scale_mlp, m.gate_mlp, dropout)
 
-    def forward_at(self, h: Hidden, m: Modulation, rotation: Rotation, dropout: float, places: Places) -> Features:
+    def forward_at(
+        self,
+        h: Hidden,
+        m: Modulation,
+        rotation: Rotation,
+        dropout: float,
+        places: Places,
+        seen: Seen | None = None,
+    ) -> Features:
         """`forward` at some places: keys and values everywhere; queries, output and MLP only there.
 
         Sequences have different numbers of places: queries are those of `by_row`, filled up to the largest number.
@@ -92,6 +105,7 @@ class Block(nn.Module):
         asking = normed.gather(1, index[..., None].expand(-1, -1, width))
         q = self._heads(F.linear(asking, self.attn_qkv.weight[:width]))
         sees = torch.arange(h.shape[1], device=h.device) <= index[:, None, :, None] if self.is_causal else None
+        sees = seen if sees is None else sees if seen is None else sees & seen
         attended = _attend(rotation.at(index)(q), rotation(k), v, sees).flatten(0, 1)[places.slots]
         mixed = self.attn_out(attended)
         features = torch.addcmul(places.take(h), at_places(m.gate_attn, places), drop(mixed, dropout))
@@ -107,7 +121,7 @@ class Block(nn.Module):
 
 
 def _attend(
-    q: Heads, k: Keys, v: Keys, sees: Bool[Tensor, "B 1 N L"] | None = None, *, is_causal: bool = False
+    q: Heads, k: Keys, v: Keys, sees: Bool[Tensor, "B 1 #N L"] | None = None, *, is_causal: bool = False
 ) -> Float[Tensor, "B N D"]:
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     mixed = F.scaled_dot_product_attention(q, k, v, sees, is_causal=is_causal)
