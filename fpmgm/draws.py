@@ -12,6 +12,8 @@ from fpmgm.devices import has_float64
 from fpmgm.names import choose
 from fpmgm.types import Chosen, Logits, PerChoice
 
+RACE_EPS = 1e-10
+"""Keeps the logarithm and the quotient of a race finite; the public code of MDLM has the same number."""
 COLDEST = 1e-6
 """The lowest temperature above 0: with much lower ones logits overflow."""
 
@@ -34,6 +36,15 @@ def categorical(logits: Logits, u: PerChoice) -> Chosen:
         raise FloatingPointError("logits are not finite: the weights are broken, or training has diverged")
     target = torch.minimum(u.to(total) * total, torch.nextafter(total, torch.zeros_like(total)))
     return torch.searchsorted(cumulative, target[:, None], right=True)[:, 0]
+
+
+def race(weights: Logits, u: Logits) -> Chosen:
+    """The entrant of each row with the largest weight over an exponential number, as the public code of MDLM draws.
+
+    The arithmetic is that of `u`. In float32 a uniform number has 24 bits, so that exponential numbers are never below
+    6e-8, and a weight that is much smaller than another one never wins.
+    """
+    return (weights / (RACE_EPS - (u + RACE_EPS).log())).argmax(dim=-1)
 
 
 def probability(logits: Logits, tokens: Chosen) -> PerChoice:

@@ -14,10 +14,10 @@ from typing import Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from fpmgm.draws import Draw, probability
+from fpmgm.draws import Draw, probability, race
 from fpmgm.masking import MaskSchedule, linear
 from fpmgm.names import choose
-from fpmgm.randomness import Streams
+from fpmgm.randomness import Streams, generator
 from fpmgm.types import Chosen, Logits, PerChoice, Places, Positions, State
 
 TransitionName = Literal[
@@ -59,6 +59,32 @@ class Ancestral:
 
     def write(self, state: State, logits: Logits, places: Places, t: float, t_next: float, *, rng: Streams) -> State:
         return state.written(places, self.draw(logits, uniforms_at(places, logits, rng)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RacedAncestral:
+    """`Ancestral` as public code draws it in float32: at each masked position all tokens race against the mask.
+
+    The more steps there are, the less a token weighs against the mask, and the fewer tokens can win at all, so that
+    samples are too cold (docs/numerics.md). It is here to show that. It needs logits at every masked position.
+    """
+
+    draw: Draw = field(default_factory=Draw)
+    schedule: MaskSchedule = linear
+
+    def positions(self, state: State, t: float, t_next: float, *, rng: Streams) -> Positions:
+        return state.is_masked
+
+    def write(self, state: State, logits: Logits, places: Places, t: float, t_next: float, *, rng: Streams) -> State:
+        reveal = self.schedule.reveal(t, t_next)
+        keys = (rng.uniform(1)[:, 0] * 2**53).long().tolist()  # of streams of their own: a number a symbol is too many
+        tokens = []
+        for key, own in zip(keys, logits.split(list(places.counts)), strict=True):
+            weights = reveal * self.draw.filtered(own.float()).softmax(dim=-1)
+            weights[:, state.mask_id] = 1 - reveal
+            u = torch.rand(weights.shape, generator=generator(key), dtype=torch.float32)
+            tokens.append(race(weights, u.to(weights.device)))
+        return state.written(places, torch.cat(tokens))
 
 
 @dataclass(frozen=True, kw_only=True)
