@@ -36,6 +36,15 @@ def sjfb(f: Map, h: Hidden, *, num_no_grad: int, num_grad: int, solver: Solver =
     return replace(second, num_iters=first.num_iters + second.num_iters)
 
 
+def sjfb_cut(f: Map, h: Hidden, *, num_no_grad: int, num_grad: int, solver: Solver = picard) -> Solution:
+    """`sjfb`, with the initial state cut off in every update, as the public code of FPDM has it.
+
+    The two differ only in updates without no-grad iterations. There the gradient does not reach P through h_init; it
+    still does through the injection.
+    """
+    return sjfb(f, h.detach(), num_no_grad=num_no_grad, num_grad=num_grad, solver=solver)
+
+
 def jfb(f: Map, h: Hidden, *, num_no_grad: int, num_grad: int, solver: Solver = picard) -> Solution:
     """Jacobian-free backpropagation: only the last iteration has gradients."""
     _require_iterations(num_no_grad, num_grad)
@@ -96,9 +105,10 @@ def _require_iterations(num_no_grad: int, num_grad: int) -> None:
         )
 
 
-GradientName = Literal["sjfb", "jfb", "unrolled", "implicit"]
+GradientName = Literal["sjfb", "sjfb-cut", "jfb", "unrolled", "implicit"]
 GRADIENTS: dict[str, Callable[..., Solution]] = {
     "sjfb": sjfb,
+    "sjfb-cut": sjfb_cut,
     "jfb": jfb,
     "unrolled": unrolled,
     "implicit": implicit,
@@ -106,7 +116,7 @@ GRADIENTS: dict[str, Callable[..., Solution]] = {
 
 
 def gradient_by_name(name: str) -> Callable[..., Solution]:
-    """The gradient rule of that name: `sjfb`, `jfb`, `unrolled` or `implicit`."""
+    """The gradient rule of that name: `sjfb`, `sjfb-cut` (FPDM's), `jfb`, `unrolled` or `implicit`."""
     return choose("gradient", name, GRADIENTS)
 
 

@@ -43,6 +43,8 @@ def everywhere(denoiser: Denoiser, z: torch.Tensor, t: torch.Tensor, noise: Pair
 
 def slow_distance(objective: Consistency, own: Any, other: Any, is_visible: bool, token: int) -> float:
     """Of one position, from (features, logits) of student and teacher, in plain Python."""
+    if objective.distance == "squared-norm":
+        return float(sum((a - b) ** 2 for a, b in zip(own[0], other[0], strict=True)))
     if objective.distance == "mse":
         return sum((a - b) ** 2 for a, b in zip(own[0], other[0], strict=True)) / len(own[0])
     if objective.distance in ("cosine", "projected-cosine"):
@@ -62,6 +64,7 @@ def slow_distance(objective: Consistency, own: Any, other: Any, is_visible: bool
 OBJECTIVES = [
     Consistency(distance="mse"),
     Consistency(distance="mse", positions="both-masked"),
+    Consistency(distance="squared-norm"),
     Consistency(distance="cosine"),
     Consistency(distance="projected-cosine", positions="both-masked"),
     Consistency(distance="kl"),

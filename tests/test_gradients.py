@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fpmgm.gradients import IterationCounts, gradient_by_name, implicit, jfb, sjfb, unrolled
+from fpmgm.gradients import IterationCounts, gradient_by_name, implicit, jfb, sjfb, sjfb_cut, unrolled
 from fpmgm.randomness import generator
 from fpmgm.solvers import Solution, anderson, picard
 from fpmgm.types import Map
@@ -77,6 +77,19 @@ def test_the_no_grad_part_builds_no_graph() -> None:
     assert alone <= len(saved) <= 2 * alone
 
 
+def test_the_cut_rule_of_fpdm_cuts_off_the_initial_state_where_sjfb_does_not() -> None:
+    f = Contraction()
+    start = torch.randn(2, 3, 4, dtype=torch.float64, generator=generator(5)).requires_grad_()
+    for num_no_grad, reaches in ((0, True), (2, False)):
+        for rule, is_reached in ((sjfb, reaches), (sjfb_cut, False)):
+            solution = rule(f, start * 1.0, num_no_grad=num_no_grad, num_grad=2)
+            found = torch.autograd.grad(solution.h.sum(), start, allow_unused=True)[0]
+            assert (found is not None and bool(found.any())) == is_reached
+    for num_no_grad in (1, 3):
+        same = [f.gradients(rule, num_no_grad=num_no_grad, num_grad=2) for rule in (sjfb, sjfb_cut)]
+        torch.testing.assert_close(same[0], same[1])
+
+
 def test_jfb_is_sjfb_with_one_gradient_iteration() -> None:
     f = Contraction()
     torch.testing.assert_close(
@@ -125,7 +138,7 @@ def test_implicit_works_with_a_solver_that_stops_by_itself() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["sjfb", "jfb", "unrolled", "implicit"])
+@pytest.mark.parametrize("name", ["sjfb", "sjfb-cut", "jfb", "unrolled", "implicit"])
 def test_every_rule_gives_the_same_state_for_the_same_iterations(name: str) -> None:
     f = Contraction()
     solution = gradient_by_name(name)(f, f.u, num_no_grad=2, num_grad=3)
@@ -186,7 +199,7 @@ def test_implicit_gives_the_starting_point_no_gradient() -> None:
         assert torch.autograd.grad(loss, start, allow_unused=True)[0] is None
 
 
-@pytest.mark.parametrize("name", ["sjfb", "jfb", "unrolled", "implicit"])
+@pytest.mark.parametrize("name", ["sjfb", "sjfb-cut", "jfb", "unrolled", "implicit"])
 def test_every_rule_uses_the_solver_it_is_given_for_every_part(name: str) -> None:
     calls: list[tuple[int, bool]] = []
 
@@ -198,6 +211,7 @@ def test_every_rule_uses_the_solver_it_is_given_for_every_part(name: str) -> Non
     gradient_by_name(name)(f, f.u, num_no_grad=2, num_grad=3, solver=noted)
     expected = {
         "sjfb": [(2, False), (3, True)],
+        "sjfb-cut": [(2, False), (3, True)],
         "jfb": [(4, False), (1, True)],
         "unrolled": [(5, True)],
         "implicit": [(4, False)],
@@ -205,7 +219,7 @@ def test_every_rule_uses_the_solver_it_is_given_for_every_part(name: str) -> Non
     assert calls == expected[name]
 
 
-@pytest.mark.parametrize("name", ["sjfb", "jfb", "unrolled", "implicit"])
+@pytest.mark.parametrize("name", ["sjfb", "sjfb-cut", "jfb", "unrolled", "implicit"])
 def test_counts_without_a_gradient_iteration_are_refused(name: str) -> None:
     f = Contraction()
     with pytest.raises(ValueError, match="2 iterations without and 0 with gradients"):

@@ -39,6 +39,11 @@ def mse(student: Features, teacher: Features) -> PerChoice:
     return (student - teacher).square().mean(dim=-1)
 
 
+def squared_norm(student: Features, teacher: Features) -> PerChoice:
+    """The squared norm of the difference: `mse` times the width, as the paper prints it."""
+    return (student - teacher).square().sum(dim=-1)
+
+
 def cosine(student: Features | Logits, teacher: Features | Logits) -> PerChoice:
     """1 - the cosine of the angle."""
     return 1 - F.cosine_similarity(student, teacher, dim=-1)
@@ -46,6 +51,7 @@ def cosine(student: Features | Logits, teacher: Features | Logits) -> PerChoice:
 
 DISTANCES: dict[str, Callable[[Features, Features], PerChoice] | None] = {
     "mse": mse,
+    "squared-norm": squared_norm,
     "cosine": cosine,
     "projected-cosine": None,
     "kl": None,
@@ -65,8 +71,9 @@ class Consistency:
     teacher: str = SELF
     """Who reads the cleaner input: `self` (L_CONS), `ema` (the moving average), or a frozen model: `init` (the one that
     the run starts from), a bundled model, a folder or a hub id."""
-    distance: Literal["mse", "cosine", "projected-cosine", "kl", "kl-bwd"] = "mse"
-    """Of what the head reads: `mse`, `cosine`. Of logits: `projected-cosine`, `kl` (teacher || student), `kl-bwd`."""
+    distance: Literal["mse", "squared-norm", "cosine", "projected-cosine", "kl", "kl-bwd"] = "mse"
+    """Of what the head reads: `mse` (the mean over hidden dimensions), `squared-norm` (their sum, as the paper prints
+    it), `cosine`. Of logits: `projected-cosine`, `kl` (teacher || student), `kl-bwd`."""
     positions: Literal["student-masked", "both-masked"] = "student-masked"
     """Where: masked in the noisier input (`student-masked`, the paper), or in the cleaner one too (`both-masked`)."""
     targets: Literal["subs", "raw"] = "subs"
