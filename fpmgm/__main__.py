@@ -35,6 +35,7 @@ commands:
   reproduce [REPORT]         the paper's tables in miniature, resumable: text-mini, tuning, injections
   info [NAME]                parameters, blocks and cost of a model or a recipe
   push MODEL OWNER/NAME      put a model on the hub
+  serve [--models ...]       answer requests in the form of OpenAI's completions, batched
   quickstart                 watch a bundled model write, see its quality at four budgets, and images of another
 
 recipes:
@@ -241,6 +242,12 @@ def _push(arguments: Sequence[str]) -> None:
     run_push(_parse(PushCommand, "push", arguments))
 
 
+def _serve(arguments: Sequence[str]) -> None:
+    from fpmgm.commands.serve import ServeCommand, run_serve
+
+    run_serve(_parse(ServeCommand, "serve", arguments))
+
+
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "train": _train,
     "prepare": _prepare,
@@ -254,6 +261,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "benchmark": _benchmark,
     "reproduce": _reproduce,
     "push": _push,
+    "serve": _serve,
     "quickstart": _quickstart,
 }
 

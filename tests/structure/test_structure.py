@@ -29,7 +29,7 @@ LAYERS = [
     {"generation", "interop"},
     {"evaluation", "replay"},
     {"training", "analysis"},
-    {"recipes"},
+    {"recipes", "serving"},
     {"experiments"},
     {"quickstart", "commands"},
     {"__main__"},
@@ -130,7 +130,7 @@ def test_every_public_function_and_class_has_a_docstring() -> None:
 
 def test_importing_fpmgm_imports_torch_and_nothing_heavier() -> None:
     heavy = {"accelerate", "datasets", "diffusers", "gradio", "huggingface_hub", "matplotlib", "rich", "tokenizers"}
-    heavy |= {"transformers", "tyro", "pandas", "scipy", "sklearn"}
+    heavy |= {"transformers", "tyro", "pandas", "scipy", "sklearn", "fastapi", "uvicorn", "openai"}
     code = "import sys, fpmgm; print(' '.join(name for name in sys.modules if '.' not in name))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "torch" in loaded
