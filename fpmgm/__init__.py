@@ -37,6 +37,7 @@ from fpmgm.solvers import Solution, anderson, picard, solver_by_name
 from fpmgm.transitions import Ancestral, Confidence, Halton
 
 if TYPE_CHECKING:  # at run time these come with `__getattr__`, and what they need with them
+    from fpmgm.evaluation.frontiers import frontier
     from fpmgm.evaluation.side_by_side import evaluate
     from fpmgm.evaluation.swept import sweep
     from fpmgm.recipes.train import train
@@ -78,6 +79,7 @@ __all__ = [
     "corrupt",
     "evaluate",
     "even_times",
+    "frontier",
     "full_reuse",
     "generate",
     "generator",
@@ -108,6 +110,7 @@ __all__ = [
 
 LATE = {
     "evaluate": "fpmgm.evaluation.side_by_side",
+    "frontier": "fpmgm.evaluation.frontiers",
     "sweep": "fpmgm.evaluation.swept",
     "train": "fpmgm.recipes.train",
 }

@@ -27,6 +27,7 @@ commands:
   convert SOURCE DEST        an MDLM of ours, of Lightning or of the hub becomes an FP-MDLM or MDLM, or back
   sample [MODEL]             write text or draw images; without a model, with the bundled one that writes
   evaluate [MODEL ...]       validation and generative perplexity, diversity, cost, side by side
+  frontier MODEL ...         models compared at equal entropy: entropy against generative perplexity, with intervals
   sweep PRESET [MODEL ...]   a grid of sampling settings: budgets, steps, allocations, reuse, nucleus, solver, grid
   analyse MODEL cka          how alike the layers of a model are
   analyse MODEL optimum      what a stage of consistency could gain at best, without training it
@@ -205,6 +206,12 @@ def _evaluate(arguments: Sequence[str]) -> None:
     run_evaluate(_parse(EvaluateCommand, "evaluate", arguments))
 
 
+def _frontier(arguments: Sequence[str]) -> None:
+    from fpmgm.commands.frontier import FrontierCommand, run_frontier
+
+    run_frontier(_parse(FrontierCommand, "frontier", arguments))
+
+
 def _sweep(arguments: Sequence[str]) -> None:
     from fpmgm.commands.evaluate import SweepCommand, run_sweep_command
 
@@ -255,6 +262,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "sample": _sample,
     "info": _info,
     "evaluate": _evaluate,
+    "frontier": _frontier,
     "sweep": _sweep,
     "analyse": _analyse,
     "analyze": _analyse,

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from fpmgm.checkpoint import DEFAULT
 from fpmgm.commands import open_console
+from fpmgm.commands.frontier import print_frontiers
 from fpmgm.evaluation.layout import COSTS, MATCHED, measured_columns, title_of, varied
 from fpmgm.evaluation.rows import Row
 from fpmgm.evaluation.side_by_side import VALIDATION_ITERS, Evaluation, Validated, references_of, run_evaluation
@@ -37,6 +38,8 @@ def run_evaluate(command: EvaluateCommand) -> None:
         print(json.dumps(found.as_json()))
         return
     console = open_console()
+    if found.frontier:
+        print_frontiers(console, found.frontier)
     for each in found.validation:
         _print_validation(console, each)
     columns = measured_columns(found.samples, is_short=True)

@@ -71,6 +71,10 @@ class Evaluator(Protocol):
         """Metrics of samples by name, each with its interval; `labels` are the classes they were asked to be of."""
         ...
 
+    def per_sample(self, model: Model, tokens: Tokens) -> dict[str, tuple[float | None, ...]]:
+        """Numbers of each sample by name, which paired comparisons need; none if there are no such comparisons."""
+        ...
+
     def references(self, model: Model, num_samples: int) -> dict[str, dict[str, Interval]]:
         """The metrics of real data, by what it is; none if nothing is compared with real data."""
         ...
@@ -126,6 +130,9 @@ class WithoutSamples:
         self, model: Model, tokens: Tokens, *, seed: int, labels: Sequence[int] | None = None
     ) -> dict[str, Interval]:
         raise ValueError(self.refusal)
+
+    def per_sample(self, model: Model, tokens: Tokens) -> dict[str, tuple[float | None, ...]]:
+        return {}
 
     def references(self, model: Model, num_samples: int) -> dict[str, dict[str, Interval]]:
         return {}

@@ -7,7 +7,7 @@ numbers is left out. (Pynadath, Shi and Zhang, "Generative Frontiers", 2604.0271
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -72,8 +72,7 @@ class Frontier:
     @property
     def entropies(self) -> tuple[float, float]:
         """The lowest and the highest mean entropy that it reaches."""
-        entropy = _curve(self, _all(self)).entropy[0]
-        return float(entropy[0]), float(entropy[-1])
+        return _curve(self, _all(self)).ends
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,12 +111,42 @@ class Pair:
     num_samples: int
     """Samples of a setting, all seeds together."""
 
+    def turned(self) -> "Pair":
+        """The same comparison from the other side."""
+        return replace(
+            self,
+            model=self.against,
+            against=self.model,
+            ratio=_inverse(self.ratio),
+            low=_inverse(self.high),
+            high=_inverse(self.low),
+            entropy_difference=_negative(self.entropy_difference),
+            difference_low=_negative(self.difference_high),
+            difference_high=_negative(self.difference_low),
+            entropies=self.against_entropies,
+            against_entropies=self.entropies,
+            by_seed=tuple(map(_inverse, self.by_seed)),
+        )
+
+
+def _inverse(value: float | None) -> float | None:
+    return None if value is None else 1 / value
+
+
+def _negative(value: float | None) -> float | None:
+    return None if value is None else -value
+
 
 class Curve(NamedTuple):
     """Frontiers of resamples: their points in order, entropy and perplexity both rising."""
 
     entropy: Points
     nats: Points
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The lowest and the highest entropy, of the first resample."""
+        return float(self.entropy[0, 0]), float(self.entropy[0, -1])
 
     def swapped(self) -> "Curve":
         """The same with the axes exchanged."""
@@ -169,8 +198,8 @@ def compare(
         difference_high=differences[2],
         perplexity_low=_exp(_first(difference, difference.low)),
         perplexity_high=_exp(_first(difference, difference.high)),
-        entropies=ours.entropies,
-        against_entropies=theirs.entropies,
+        entropies=curves[0].ends,
+        against_entropies=curves[1].ends,
         by_seed=_by_seed(ours, theirs, within),
         num_samples=ours.num_samples,
     )

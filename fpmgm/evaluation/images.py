@@ -105,6 +105,9 @@ class ImageEvaluator:
             found |= self._judged(model, lambda judge: judge.look(images), classes, seed)
         return found
 
+    def per_sample(self, model: Model, tokens: Tokens) -> dict[str, tuple[float | None, ...]]:
+        return {}
+
     def references(self, model: Model, num_samples: int) -> dict[str, dict[str, Interval]]:
         """The same metrics of real images that are not in the reference, and of these through the tokenizer."""
         if not (self.judge or self.inception):

@@ -63,3 +63,16 @@ def with_spread(value: float, found: Sequence[float]) -> Interval:
     """
     error = float(np.std(found, ddof=1))
     return Interval(value=value, low=value - NORMAL * error, high=value + NORMAL * error)
+
+
+def jackknife(value: float, without: Statistics) -> Interval:
+    """A statistic of a whole set with its interval (95 %), from what it is without each of the samples.
+
+    For statistics in which a resample that repeats a sample would see another thing, such as what samples share.
+
+    >>> f"{jackknife(2.0, np.array([1.5, 2.0, 2.5])):.1f}"  # the mean of 3, 2 and 1
+    '2.0 [0.9, 3.1]'
+    """
+    num = len(without)
+    error = float(np.sqrt((num - 1) / num * np.square(without - without.mean()).sum()))
+    return Interval(value=value, low=value - NORMAL * error, high=value + NORMAL * error)

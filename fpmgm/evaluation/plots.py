@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
@@ -111,9 +112,10 @@ def lines_by_update(series: Mapping[str, Sequence[tuple[int, float]]], title: st
 
 
 def save(figure: Figure, file: Path) -> list[Path]:
-    """Write file.png and file.svg."""
+    """Write file.png and file.svg, the same bytes whenever the same is drawn."""
     file.parent.mkdir(parents=True, exist_ok=True)
     files = [file.with_suffix(suffix) for suffix in (".png", ".svg")]
-    for path in files:
-        figure.savefig(path, dpi=130)
+    with rc_context({"svg.hashsalt": "fpmgm"}):
+        figure.savefig(files[0], dpi=130)
+        figure.savefig(files[1], metadata={"Date": None})
     return files

@@ -60,6 +60,8 @@ class Row:
     metrics: dict[str, Interval]
     protocol: Measured
     matched: Match | None = None
+    per_sample: dict[str, tuple[float | None, ...]] = field(default_factory=dict)
+    """Numbers of each sample by name, for paired comparisons; empty if the sweep did not keep them."""
 
     @property
     def budget(self) -> int:
@@ -73,6 +75,8 @@ def as_json(row: Row) -> dict[str, Any]:
     provenance = protocol.pop("provenance")
     if found["matched"] is None:
         del found["matched"]
+    if not found["per_sample"]:
+        del found["per_sample"]
     return {**found, "protocol": {**protocol, **provenance}}
 
 
@@ -92,6 +96,10 @@ def row_of(found: Mapping[str, Any]) -> Row:
         metrics=dict(_intervals(field_value(found.get("metrics"), dict, "metrics"))),
         protocol=_measured(protocol),
         matched=None if matched is None else read_object(Match, matched, "matched"),
+        per_sample={
+            name: field_value(values, tuple[float | None, ...], f"per_sample.{name}")
+            for name, values in field_value(found.get("per_sample", {}), dict, "per_sample").items()
+        },
     )
 
 

@@ -12,6 +12,9 @@ from fpmgm.devices import OnDevice
 from fpmgm.evaluation.cells import Cell, budget_cells
 from fpmgm.evaluation.chosen import IMAGE, chosen_evaluator, kind_of
 from fpmgm.evaluation.evaluator import Evaluator, Validation
+from fpmgm.evaluation.frontier_asked import Frontiers, check_alike
+from fpmgm.evaluation.frontier_found import Found
+from fpmgm.evaluation.frontiers import run_frontiers
 from fpmgm.evaluation.held_out import (
     AUTO,
     HELD_OUT,
@@ -69,6 +72,9 @@ class Evaluation(OnDevice):
     match: Literal["", "temperature", "top_p"] = ""
     """Also all models but the first with this turned until their entropy is the first one's. If it is empty, nothing
     is turned."""
+    frontier: bool = False
+    """Also all models at five temperatures, compared in pairs at equal entropy: what `fpmgm frontier` does, at five
+    times the cost of the samples."""
     seed: int = 0
     out: str = ""
     """A folder for rows, tables and plots; the same call goes on with a folder it was stopped in. Empty: none."""
@@ -79,6 +85,10 @@ class Evaluation(OnDevice):
             choose("knob", self.match, RANGES)
             if len(self.models) < 2:
                 raise ValueError("match compares the entropy of several models; give at least two")
+        if self.frontier and self.dtype != "float32":
+            raise ValueError(
+                f"dtype is {self.dtype}, and frontiers compute in float32; leave --dtype or --frontier out"
+            )
         if self.mauve and not self.data:
             raise ValueError("MAUVE compares with held-out text; give --data")
         check_split(self.split)
@@ -130,6 +140,8 @@ class Evaluated:
     """Of each model at each budget."""
     matched: tuple[Row, ...]
     """Of all models but the first, at its entropy; empty if it was not asked for."""
+    frontier: Found | None = None
+    """All models at equal entropy; None if it was not asked for."""
     references: dict[str, dict[str, Interval]] = field(default_factory=dict)
     """Metrics of real images, and of these through the tokenizer of the first model; empty for text."""
     files: tuple[Path, ...] = ()
@@ -140,6 +152,7 @@ class Evaluated:
             "validation": [asdict(each) for each in self.validation],
             "samples": [as_json(row) for row in self.samples],
             "matched": [as_json(row) for row in self.matched],
+            **({} if self.frontier is None else {"frontier": self.frontier.as_json()}),
             "references": {
                 name: {metric: asdict(value) for metric, value in metrics.items()}
                 for name, metrics in self.references.items()
@@ -177,15 +190,37 @@ def run_evaluation(
         folder = Path(asked.out or scratch)
         measure = partial(run_sweep, protocol=protocol, file=folder / "samples.jsonl", on_cell=on_cell)
         cells = list(budget_cells(asked.models, Sampling(seed=asked.seed), asked.budgets))
+        if asked.frontier:
+            check_alike(asked.models)
         prepare(cells, protocol)  # what is wrong with settings, judge or text is said before anything is sampled
         validation = [validate(model, asked, on_model, evaluator) for model in asked.models] if asked.data else []
         rows = measure(cells)
         matched = measure(_matched_cells(asked, cells, rows))
+        frontier = run_frontiers(_frontiers(asked), on_cell=on_cell) if asked.frontier else None
         references = evaluator.references(load(asked.models[0], device=asked.device), asked.num_samples)
         found = Evaluated(
-            validation=tuple(validation), samples=tuple(rows), matched=tuple(matched), references=references
+            validation=tuple(validation),
+            samples=tuple(rows),
+            matched=tuple(matched),
+            frontier=frontier,
+            references=references,
         )
         return replace(found, files=tuple(_write(folder, found, evaluator))) if asked.out else found
+
+
+def _frontiers(asked: Evaluation) -> Frontiers:
+    """The frontiers that an evaluation asks for."""
+    return Frontiers(
+        models=asked.models,
+        budgets=asked.budgets,
+        seeds=(asked.seed,),
+        num_samples=asked.num_samples,
+        judge=asked.judge,
+        data=asked.data,
+        split=asked.split,
+        device=asked.device,
+        out=str(Path(asked.out) / "frontier") if asked.out else "",
+    )
 
 
 def validate(
@@ -247,6 +282,7 @@ def _write(folder: Path, found: Evaluated, evaluator: Evaluator) -> list[Path]:
     written = write_tables(folder / "table", tables)
     write_json(folder / "results.json", found.as_json())
     files = [folder / "samples.jsonl", folder / "results.json", *written]
+    files += found.frontier.files if found.frontier else ()
     if found.samples:
         primary = evaluator.primary
         files += quality_against_cost(found.samples, primary.name, primary.title, folder / "quality")

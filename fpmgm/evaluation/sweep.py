@@ -28,7 +28,7 @@ from fpmgm.provenance import provenance
 from fpmgm.sampling import Step
 from fpmgm.schema import MAX_SAMPLES, require
 
-SINCE = {"grid", "confidence_noise", "schedule", "halton_roll", "cfg_weight", "guidance", "guidance_begin"}
+SINCE = {"grid", "confidence_noise", "schedule", "halton_roll", "cfg_weight", "guidance", "guidance_begin", "precision"}
 """Settings of sampling that rows of before 2026-11-17 do not have; at their defaults, they change no row."""
 SEARCH = 96
 """At most so many samples has a try in the search for an entropy; what was found is then measured with all."""
@@ -43,6 +43,8 @@ class Protocol:
     """What measures the samples."""
     device: str = "auto"
     dtype: str = "float32"
+    keeps_samples: bool = False
+    """Whether rows hold what was measured of each sample, as paired comparisons need it."""
 
     def __post_init__(self) -> None:
         if self.num_samples < 2:
@@ -60,7 +62,7 @@ def run_sweep(
     done = {row.key: row for row in read_rows(file)}
     for index, cell in enumerate(cells):
         key = key_of(cell, protocol)
-        if key in done:
+        if key in done and (done[key].per_sample or not protocol.keeps_samples):
             continue
         if on_cell:
             on_cell(cell, index, len(cells))
@@ -117,6 +119,7 @@ def measure_cell(cell: Cell, protocol: Protocol) -> Row:
         multiply_adds=spent,
         seconds=out.seconds,
         metrics=metrics,
+        per_sample=evaluator.per_sample(model, tokens) if protocol.keeps_samples else {},
         protocol=Measured(
             judge=evaluator.judged_by(),
             judged_by=evaluator.judged_through(model),

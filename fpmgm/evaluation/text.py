@@ -9,12 +9,13 @@ import numpy as np
 import torch
 
 from fpmgm.checkpoint import Model, weights_of
+from fpmgm.codecs import TextCodec
 from fpmgm.data import Dataset
 from fpmgm.denoiser import Denoiser
-from fpmgm.evaluation.diversity import distinct_counts, repetition, unigram_entropy
+from fpmgm.evaluation.diversity import distinct_counts, repetition, set_diversity, unigram_entropy
 from fpmgm.evaluation.evaluator import Metric, Validation
 from fpmgm.evaluation.held_out import HELD_OUT, data_for, text_codec
-from fpmgm.evaluation.intervals import Interval, Means, Statistics, bootstrap
+from fpmgm.evaluation.intervals import Interval, Means, Statistics, bootstrap, jackknife
 from fpmgm.evaluation.judges import Judge, Reading, load_judge, read_symbols
 from fpmgm.evaluation.likelihood import perplexity
 from fpmgm.evaluation.mauve import FEWEST, TextFeatures, mauve_interval, reference_texts
@@ -42,6 +43,8 @@ def _ratio(means: Means) -> Statistics:
 
 GENERATIVE = Metric(name="perplexity_per_sample", title="generative perplexity", best="lowest")
 ENTROPY = Metric(name="entropy", title="unigram entropy", best="highest")
+DECIMALS = 4
+"""Of the numbers of each sample, which rows keep."""
 VALIDATED = Metric(name="perplexity", title="validation perplexity", best="lowest")
 
 
@@ -90,12 +93,14 @@ class TextEvaluator:
     def measure(
         self, model: Model, tokens: Tokens, *, seed: int = 0, labels: Sequence[int] | None = None
     ) -> dict[str, Interval]:
-        codec = text_codec(model)
-        readings = read_symbols(self._judge(), codec, tokens.tolist())[0] if self.judge else None
+        readings = self._readings(model, tokens)
         metrics = measure(tokens, readings, seed=seed)
         if self.mauve and readings:
             metrics["mauve"] = mauve_interval(_features(readings), self._real_features(model, len(tokens)))
         return metrics
+
+    def per_sample(self, model: Model, tokens: Tokens) -> dict[str, tuple[float | None, ...]]:
+        return each_sample(tokens, self._readings(model, tokens))
 
     def references(self, model: Model, num_samples: int) -> dict[str, dict[str, Interval]]:
         return {}
@@ -114,10 +119,15 @@ class TextEvaluator:
         return settings, _judge_weights(self.judge)
 
     def shown(self, model: Model, data: Dataset, num: int) -> tuple[str, list[Any]]:
-        return samples_of(model, num)
+        return samples_of(model, num, data)
 
     def in_card(self, model: Model, data: Dataset) -> list[str]:
         return []
+
+    def _readings(self, model: Model, tokens: Tokens) -> Sequence[Reading] | None:
+        if not self.judge:
+            return None
+        return _read(self.judge, self.device, text_codec(model), tuple(map(tuple, tokens.tolist())))
 
     def _judge(self) -> Judge:
         return _judge(self.judge, device=self.device)
@@ -132,6 +142,12 @@ class TextEvaluator:
 
 
 _judge = lru_cache(maxsize=2)(load_judge)
+
+
+@lru_cache(maxsize=2)
+def _read(judge: str, device: str, codec: TextCodec, rows: tuple[tuple[int, ...], ...]) -> Sequence[Reading]:
+    """What a judge finds in samples, kept for the numbers of each of them."""
+    return read_symbols(_judge(judge, device=device), codec, [list(row) for row in rows])[0]
 
 
 @lru_cache(maxsize=4)
@@ -156,13 +172,17 @@ def measure(tokens: Tokens, readings: Sequence[Reading] | None = None, *, seed: 
 
     `perplexity_per_token` averages nats over all tokens of all texts (MDLM), `perplexity_per_sample` over each text
     first (the paper, SDTT); both are exponentials. `distinct_2` is the mean over texts of each text's own share of
-    different pairs, so that it does not fall with the number of samples.
+    different pairs, so that it does not fall with the number of samples. `set_distinct_4` and `overlap_4` tell how
+    different the texts are from each other; they compare only sets of as many samples.
     """
+    between = set_diversity(tokens, 4)
     found = {
         "entropy": _interval([unigram_entropy(tokens).numpy()], _first, seed),
         "distinct_2": _interval(_distinct(tokens, 2), _ratio, seed),
         "distinct_3": _interval(_distinct(tokens, 3), _ratio, seed),
         "repetition_4": _interval([repetition(tokens, 4).numpy()], _first, seed),
+        "set_distinct_4": jackknife(between.distinct, between.distinct_without),
+        "overlap_4": jackknife(between.overlap, between.overlap_without),
     }
     if readings is not None:
         nats = [reading.nats for reading in readings if len(reading.nats)]
@@ -172,6 +192,17 @@ def measure(tokens: Tokens, readings: Sequence[Reading] | None = None, *, seed: 
         means = [total / count for total, count in zip(sums, counts, strict=True)]
         found["perplexity_per_token"] = _interval([sums, counts], _exp_ratio, seed)
         found["perplexity_per_sample"] = _interval([means], _exp_first, seed)
+    return found
+
+
+def each_sample(tokens: Tokens, readings: Sequence[Reading] | None = None) -> dict[str, tuple[float | None, ...]]:
+    """The unigram entropy of each sample and, if a judge read them, the mean nats of its tokens, None without any."""
+    found: dict[str, tuple[float | None, ...]] = {
+        "entropy": tuple(round(value, DECIMALS) for value in unigram_entropy(tokens).tolist())
+    }
+    if readings is not None:
+        means = (float(reading.nats.double().mean()) if len(reading.nats) else None for reading in readings)
+        found["nats"] = tuple(None if mean is None else round(mean, DECIMALS) for mean in means)
     return found
 
 
