@@ -173,7 +173,7 @@ def _prepare(arguments: Sequence[str]) -> None:
     if name == "stories":
         run_prepare_stories(_parse(PrepareStories, "prepare stories", rest))
         return
-    if name in ASSETS:
+    if name not in RECIPES:
         if rest:
             raise ValueError(f"an asset has no settings, and {rest[0]} is given")
         run_prepare_asset(name)

@@ -29,7 +29,7 @@ def test_two_gigabytes_of_text_are_packed_and_trained_on_within_two_gigabytes_of
         for _ in range(SIZE // len(block) + 1):
             file.write(block)
     assert source.stat().st_size >= SIZE
-    command = ["train", "text-mini", "--data.source", str(source), "--data.tokenizer", "bpe-600"]
+    command = ["train", "poetry", "--data.source", str(source), "--data.tokenizer", "bpe-600"]
     command += ["--out", str(tmp_path / "run"), "--updates", "3", "--validation-sequences", "32", "--model.width", "48"]
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, *command],

@@ -25,7 +25,7 @@ def test_prepare_packs_what_training_then_finds(
 ) -> None:
     source = str(tmp_path / "verse.txt")
     words = ["--data.source", source, "--data.tokenizer", "bpe-300", "--data.length", "16"]
-    assert main(["prepare", "text-mini", *words]) == 0
+    assert main(["prepare", "poetry", *words]) == 0
     about, place = capsys.readouterr().out.splitlines()
     monkeypatch.setattr(text, "_write_packed", lambda *_: pytest.fail("packed again"))
     data = load_text(TextConfig(source=source, tokenizer="bpe-300", length=16))
@@ -80,11 +80,10 @@ def test_who_fails_to_make_data_leaves_it_to_the_next(tmp_path: Path) -> None:
     ("words", "message"),
     [
         (["mine"], "train mine prepares its text by itself"),
-        (["text-mni"], "unknown recipe or asset 'text-mni'; did you mean 'text-mini'?"),
-        (["poetri"], "did you mean 'poetry'?"),
-        (["poetry", "--data.length", "3"], "an asset has no settings, and --data.length is given"),
-        (["text-mini", "--updates", "3"], "Unrecognized options: --updates"),
-        (["text-mini", "--data.source", "nowhere.txt"], "no data at 'nowhere.txt'"),
+        (["poetri"], "unknown recipe or asset 'poetri'; did you mean 'poetry'?"),
+        (["shakespeare", "--data.length", "3"], "an asset has no settings, and --data.length is given"),
+        (["poetry", "--updates", "3"], "Unrecognized options: --updates"),
+        (["poetry", "--data.source", "nowhere.txt"], "no data at 'nowhere.txt'"),
     ],
 )
 def test_what_cannot_be_prepared_gets_one_line(

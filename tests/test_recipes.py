@@ -29,7 +29,7 @@ def test_train_runs_a_recipe_with_changes_and_returns_where_the_model_is_and_its
         "trackers": (),
         "out": str(tmp_path / "run"),
     }
-    found = fpmgm.train("text-mini", **changes)
+    found = fpmgm.train("poetry", **changes)
     assert (found.folder, found.model, found.updates) == (tmp_path / "run", tmp_path / "run" / "model", 3)
     last = read_metrics(found.folder)[-1]
     assert (found.loss, found.validation, found.validation_error) == (
@@ -40,23 +40,21 @@ def test_train_runs_a_recipe_with_changes_and_returns_where_the_model_is_and_its
     model = fpmgm.load(found.model)
     assert (model.config.width, model.config.cost, model.config.vocabulary.length) == (16, fpmgm.Cost(1, 1, 1), 16)
     monkeypatch.setattr(loop.Run, "update", lambda *_: pytest.fail("trained again"))
-    data = replace(RECIPES["text-mini"].data, **changes["data"])
-    own = replace(
-        RECIPES["text-mini"], **{**changes, "data": data, "model": replace(RECIPES["text-mini"].model, **SMALL)}
-    )
+    data = replace(RECIPES["poetry"].data, **changes["data"])
+    own = replace(RECIPES["poetry"], **{**changes, "data": data, "model": replace(RECIPES["poetry"].model, **SMALL)})
     assert fpmgm.train(own) == found  # the same run, by an instance: it is finished
 
 
 @pytest.mark.parametrize(
     ("recipe", "changes", "message"),
     [
-        ("text-minni", {}, "unknown recipe 'text-minni'; did you mean 'text-mini'"),
+        ("poettry", {}, "unknown recipe 'poettry'; did you mean 'poetry'"),
         ("mine", {}, "mine makes its own recipe of a text; use the command fpmgm train mine"),
-        ("text-mini", {"updatez": 3}, "unknown field of Training 'updatez'; did you mean 'updates'"),
-        ("text-mini", {"data": {"lenght": 3}}, "unknown field of TextConfig 'lenght'; did you mean 'length'"),
-        ("text-mini", {"updates": {"a": 1}}, "updates is {'a': 1}; it has no fields of its own"),
-        ("text-mini", {"model": {"injection": "liner"}}, "unknown injection 'liner'; did you mean 'linear'"),
-        ("text-mini", {"optim": {"decay": "cosin"}}, "unknown learning-rate decay 'cosin'; did you mean 'cosine'"),
+        ("poetry", {"updatez": 3}, "unknown field of Training 'updatez'; did you mean 'updates'"),
+        ("poetry", {"data": {"lenght": 3}}, "unknown field of TextConfig 'lenght'; did you mean 'length'"),
+        ("poetry", {"updates": {"a": 1}}, "updates is {'a': 1}; it has no fields of its own"),
+        ("poetry", {"model": {"injection": "liner"}}, "unknown injection 'liner'; did you mean 'linear'"),
+        ("poetry", {"optim": {"decay": "cosin"}}, "unknown learning-rate decay 'cosin'; did you mean 'cosine'"),
     ],
 )
 def test_what_is_no_recipe_or_no_field_of_one_is_refused(recipe: str, changes: dict[str, Any], message: str) -> None:

@@ -191,7 +191,7 @@ def test_bf16_training_runs_and_stays_near_float32(
 def test_fp16_is_refused_with_the_reason(config: Training, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match="mixed_precision is fp16, whose loss must be scaled"):
         replace(config, mixed_precision="fp16")
-    assert main(["train", "text-mini", "--mixed-precision", "fp16"]) == 2
+    assert main(["train", "poetry", "--mixed-precision", "fp16"]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "a resumed run would not know; give bf16, which needs no scaling" in said
@@ -217,7 +217,7 @@ def test_a_gradient_that_is_not_finite_ends_the_run_and_leaves_weights_and_check
         return update(self, number)
 
     monkeypatch.setattr(loop.Run, "update", spoiled)
-    words = ["train", "text-mini", "--out", config.out, "--data.source", text_of(config).source, "--data.length", "16"]
+    words = ["train", "poetry", "--out", config.out, "--data.source", text_of(config).source, "--data.length", "16"]
     words += ["--data.tokenizer", "bpe-300", "--model.width", "16", "--model.num-heads", "2", "--trackers"]
     words += ["--updates", "6", "--batch-size", "4", "--checkpoint-every", "2", "--validation-sequences", "8"]
     assert main(words) == 1

@@ -32,7 +32,7 @@ from fpmgm.recipes.mine import (
     sized_by_time,
     training_of,
 )
-from fpmgm.recipes.mini import TEXT_MINI
+from fpmgm.recipes.poetry import POETRY
 from fpmgm.schema import read_json
 from fpmgm.training.config import Training
 from fpmgm.training.loop import Run, accelerator_for, train
@@ -66,7 +66,7 @@ class MineCommand:
     """Learn your own text within some minutes. Sizes follow from the text and from the speed of this machine.
 
     The command says what it will do, trains, and prints a validation perplexity and a sample. The same command goes on
-    with a run that was stopped. Every size can be chosen with another recipe: fpmgm train text-mini --help.
+    with a run that was stopped. Every size can be chosen with another recipe: fpmgm train poetry --help.
     """
 
     data: OwnText = field(default_factory=OwnText)
@@ -96,7 +96,7 @@ def run_mine(command: MineCommand, begin: float) -> None:
     config = training_of(plan, command.out)
     clock = Clock(plan, begin + 60 * plan.minutes)
     print_about(f"Training now; {PLAN} and all else is in {folder}. If it is stopped, the same command goes on.")
-    model = train(config, BASE, TEXT_MINI, is_over=clock, card_samples=CARD_SAMPLES)
+    model = train(config, BASE, POETRY, is_over=clock, card_samples=CARD_SAMPLES)
     try_model(folder, model, config)
 
 

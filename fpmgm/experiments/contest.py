@@ -22,7 +22,7 @@ from fpmgm.names import slug
 from fpmgm.post_training.consistency import SELF, Consistency
 from fpmgm.provenance import provenance
 from fpmgm.recipes import RECIPES
-from fpmgm.recipes.mini import MINI
+from fpmgm.recipes.poetry import MINI
 from fpmgm.reuse import ReuseName
 from fpmgm.schema import field_value
 from fpmgm.share import Result, share
@@ -69,7 +69,7 @@ class Contestant:
 
 PAPERS_STAGE: dict[str, Any] = {
     "objective": Consistency(weight=0.1),
-    "optim": replace(RECIPES["text-mini-cofre"].optim, lr=3e-4, ema=0.95),
+    "optim": replace(RECIPES["poetry-cofre"].optim, lr=3e-4, ema=0.95),
     "updates": 200,
     "validate_every": 50,
     "snapshot_every": 50,
@@ -78,15 +78,15 @@ PAPERS_STAGE: dict[str, Any] = {
 """Hidden states, mean squared distance, gaps of 0.05 to 0.3, the network its own teacher, the 15 % rule."""
 
 TEXT_MINI = (
-    Contestant(name="MDLM", recipe="text-mini-mdlm-cons", is_base=True, is_headline=True),
-    Contestant(name="MDLM + L_CONS", recipe="text-mini-mdlm-cons"),
-    Contestant(name="MDLM + SDTT", recipe="text-mini-sdtt", num_seeds=3, is_headline=True),
-    Contestant(name="FP-MDLM", recipe="text-mini-cofre", is_base=True, is_headline=True),
-    Contestant(name="FP-MDLM + L_CONS", recipe="text-mini-cofre", num_seeds=3, is_headline=True),
-    Contestant(name="FP-MDLM + L_CONS of mse", recipe="text-mini-cofre", changes=PAPERS_STAGE),
-    Contestant(name="FP-MDLM + SDTT", recipe="text-mini-fp-sdtt"),
-    Contestant(name="adapted FP-MDLM", recipe="text-mini-adapt"),
-    Contestant(name="adapted, fresh weights", recipe="text-mini-adapt", changes={"init": "", "init_map": ""}),
+    Contestant(name="MDLM", recipe="poetry-mdlm-cons", is_base=True, is_headline=True),
+    Contestant(name="MDLM + L_CONS", recipe="poetry-mdlm-cons"),
+    Contestant(name="MDLM + SDTT", recipe="poetry-sdtt", num_seeds=3, is_headline=True),
+    Contestant(name="FP-MDLM", recipe="poetry-cofre", is_base=True, is_headline=True),
+    Contestant(name="FP-MDLM + L_CONS", recipe="poetry-cofre", num_seeds=3, is_headline=True),
+    Contestant(name="FP-MDLM + L_CONS of mse", recipe="poetry-cofre", changes=PAPERS_STAGE),
+    Contestant(name="FP-MDLM + SDTT", recipe="poetry-fp-sdtt"),
+    Contestant(name="adapted FP-MDLM", recipe="poetry-adapt"),
+    Contestant(name="adapted, fresh weights", recipe="poetry-adapt", changes={"init": "", "init_map": ""}),
 )
 
 
@@ -97,16 +97,16 @@ def _try(recipe: str, name: str, settings: dict[str, Any], optim: dict[str, Any]
 
 
 def _l_cons(name: str, settings: dict[str, Any], **optim: Any) -> Contestant:
-    return _try("text-mini-cofre", f"L_CONS, {name}", settings, optim)
+    return _try("poetry-cofre", f"L_CONS, {name}", settings, optim)
 
 
 def _sdtt(name: str, settings: dict[str, Any], **optim: Any) -> Contestant:
-    return _try("text-mini-sdtt", f"SDTT, {name}", settings, optim)
+    return _try("poetry-sdtt", f"SDTT, {name}", settings, optim)
 
 
 TUNING = (
-    Contestant(name="MDLM", recipe="text-mini-mdlm-cons", is_base=True, is_headline=True),
-    Contestant(name="FP-MDLM", recipe="text-mini-cofre", is_base=True, is_headline=True),
+    Contestant(name="MDLM", recipe="poetry-mdlm-cons", is_base=True, is_headline=True),
+    Contestant(name="FP-MDLM", recipe="poetry-cofre", is_base=True, is_headline=True),
     _l_cons("as in the recipe", {}),
     _l_cons("gaps 0.05 to 0.3", {"gap_min": 0.05, "gap_max": 0.3}),
     _l_cons("its own teacher, rate 3e-4", {"teacher": SELF}, lr=3e-4, ema=0.95),
@@ -122,7 +122,7 @@ SHORT = 700
 INJECTIONS = tuple(
     Contestant(
         name=f"{kind} injection",
-        recipe="text-mini",
+        recipe="poetry",
         changes={"model": replace(MINI, injection=kind), "updates": SHORT},
         num_seeds=3,
         is_headline=True,

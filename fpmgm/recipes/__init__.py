@@ -20,17 +20,17 @@ from fpmgm.recipes.images import (
     FASHION_TOKENIZER,
 )
 from fpmgm.recipes.lm1b import LM1B
-from fpmgm.recipes.mini import (
-    TEXT_MINI,
-    TEXT_MINI_ADAPT,
-    TEXT_MINI_COFRE,
-    TEXT_MINI_FP_SDTT,
-    TEXT_MINI_JUDGE,
-    TEXT_MINI_MDLM,
-    TEXT_MINI_MDLM_CONS,
-    TEXT_MINI_SDTT,
-)
 from fpmgm.recipes.owt import OWT, OWT_128, OWT_ADAPT, OWT_COFRE, OWT_MDLM, OWT_MDLM_CONS, OWT_SDTT
+from fpmgm.recipes.poetry import (
+    POETRY,
+    POETRY_ADAPT,
+    POETRY_COFRE,
+    POETRY_FP_SDTT,
+    POETRY_JUDGE,
+    POETRY_MDLM,
+    POETRY_MDLM_CONS,
+    POETRY_SDTT,
+)
 from fpmgm.recipes.stories import (
     STORIES_COFRE,
     STORIES_FP,
@@ -45,14 +45,14 @@ from fpmgm.recipes.stories import (
 from fpmgm.training.config import Training
 
 RECIPES: dict[str, Training] = {
-    "text-mini": TEXT_MINI,
-    "text-mini-mdlm": TEXT_MINI_MDLM,
-    "text-mini-judge": TEXT_MINI_JUDGE,
-    "text-mini-cofre": TEXT_MINI_COFRE,
-    "text-mini-mdlm-cons": TEXT_MINI_MDLM_CONS,
-    "text-mini-sdtt": TEXT_MINI_SDTT,
-    "text-mini-fp-sdtt": TEXT_MINI_FP_SDTT,
-    "text-mini-adapt": TEXT_MINI_ADAPT,
+    "poetry": POETRY,
+    "poetry-mdlm": POETRY_MDLM,
+    "poetry-judge": POETRY_JUDGE,
+    "poetry-cofre": POETRY_COFRE,
+    "poetry-mdlm-cons": POETRY_MDLM_CONS,
+    "poetry-sdtt": POETRY_SDTT,
+    "poetry-fp-sdtt": POETRY_FP_SDTT,
+    "poetry-adapt": POETRY_ADAPT,
     "stories-fp": STORIES_FP,
     "stories-mdlm": STORIES_MDLM,
     "stories-judge": STORIES_JUDGE,
@@ -89,14 +89,14 @@ RECIPES: dict[str, Training] = {
 
 ABOUT: dict[str, str] = {
     "mine": "your own text, within some minutes: --data.source FILE --minutes 10",
-    "text-mini": "FP-MDLM of poetry, 1/1/1 blocks; some hours on two cores",
-    "text-mini-mdlm": "MDLM of poetry, 12 blocks",
-    "text-mini-judge": "a causal model of poetry, to judge samples with",
-    "text-mini-cofre": "stage: consistency across steps, from the bundled text-mini",
-    "text-mini-mdlm-cons": "stage: the same, from the bundled text-mini-mdlm",
-    "text-mini-sdtt": "stage: self-distillation through time, from text-mini-mdlm",
-    "text-mini-fp-sdtt": "stage: self-distillation through time, from text-mini",
-    "text-mini-adapt": "stage: text-mini-mdlm made an FP-MDLM and adapted",
+    "poetry": "FP-MDLM of poetry, 1/1/1 blocks; some hours on two cores",
+    "poetry-mdlm": "MDLM of poetry, 12 blocks",
+    "poetry-judge": "a causal model of poetry, to judge samples with",
+    "poetry-cofre": "stage: consistency across steps, from the bundled text-mini",
+    "poetry-mdlm-cons": "stage: the same, from the bundled text-mini-mdlm",
+    "poetry-sdtt": "stage: self-distillation through time, from text-mini-mdlm",
+    "poetry-fp-sdtt": "stage: self-distillation through time, from text-mini",
+    "poetry-adapt": "stage: text-mini-mdlm made an FP-MDLM and adapted",
     "stories-fp": "FP-MDLM of stories, 1/1/1 blocks; prepare stories makes the corpus first",
     "stories-mdlm": "MDLM of stories, 12 blocks",
     "stories-judge": "a small causal model of stories, to judge samples with",

@@ -11,10 +11,10 @@ from fpmgm.checkpoint import BUNDLED
 from fpmgm.data.text import TextConfig
 from fpmgm.gradients import IterationCounts
 from fpmgm.objectives import MaskedCrossEntropy
-from fpmgm.recipes.mini import MINI, TEXT_MINI
+from fpmgm.recipes.poetry import MINI, POETRY
 from fpmgm.training.config import Training
 
-BASE = "text-mini"
+BASE = "poetry"
 """The bundled model that a run may start from."""
 FEWEST_BYTES_A_TOKEN = 2.0
 """A text of fewer bytes a token is not what the bundled tokenizer was made for: another language or code."""
@@ -74,7 +74,7 @@ def sized_by_text(plan: OwnPlan, num_bytes: int) -> OwnPlan:
     """Tokenizer and network of a fresh model, by the amount of text and the minutes; the bundled one is as it is."""
     if plan.init:
         file = str(BUNDLED / BASE / "tokenizer.json")
-        return replace(plan, tokenizer=file, length=TEXT_MINI.data.length, width=MINI.width, num_heads=MINI.num_heads)
+        return replace(plan, tokenizer=file, length=POETRY.data.length, width=MINI.width, num_heads=MINI.num_heads)
     symbols = next((num for size, num in ((3e4, 320), (3e5, 512), (3e6, 1024)) if num_bytes < size), 2048)
     width = 64 if num_bytes < 3e4 else 128 if num_bytes < 3e6 or plan.minutes < 20 else 192
     length = 32 if num_bytes < 3e4 or plan.minutes < 5 else 64 if plan.minutes < 30 else 128
@@ -109,7 +109,7 @@ def training_of(plan: OwnPlan, out: str) -> Training:
     every = max(1, round(30 / plan.seconds_an_update)) if plan.seconds_a_sequence else 100
     lr = 5e-4 if plan.init else 2e-3
     return replace(
-        TEXT_MINI,
+        POETRY,
         out=out,
         model=network,
         data=TextConfig(
@@ -119,7 +119,7 @@ def training_of(plan: OwnPlan, out: str) -> Training:
             length=plan.length,
             validation_share=plan.validation_share,
         ),
-        optim=replace(TEXT_MINI.optim, lr=lr, warmup=max(5, plan.updates // 15), ema=0.98),
+        optim=replace(POETRY.optim, lr=lr, warmup=max(5, plan.updates // 15), ema=0.98),
         objective=MaskedCrossEntropy(
             weighting="masked",  # steadier gradients for short runs; not compared by itself
             iterations=IterationCounts(no_grad_min=0, no_grad_max=2, grad_min=1, grad_max=3),  # half of the paper's

@@ -37,7 +37,7 @@ def train(recipe: str | Training, **changes: Any) -> Trained:
     """Train a recipe to its end, or go on with the run in its folder; changes are fields of `Training`.
 
     `recipe` is the name of one or a `Training` of your own. A part such as `data` takes another instance, or a mapping
-    of the fields in it that differ: train("text-mini", updates=200, data={"source": "verse.txt"}, out="runs/verse").
+    of the fields in it that differ: train("poetry", updates=200, data={"source": "verse.txt"}, out="runs/verse").
     """
     if recipe == "mine":
         raise ValueError("mine makes its own recipe of a text; use the command fpmgm train mine, or another recipe")

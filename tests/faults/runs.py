@@ -52,7 +52,7 @@ def arguments(folder: Path, **changes: str) -> list[str]:
     """The command line of the run in a folder; its text and its cache lie beside it."""
     settings = {**SETTINGS, **{name.replace("_", "-"): value for name, value in changes.items()}}
     options = [word for name, value in settings.items() for word in (f"--{name}", *([value] if value else []))]
-    return ["train", "text-mini", "--out", str(folder), "--data.source", "verse.txt", *options]
+    return ["train", "poetry", "--out", str(folder), "--data.source", "verse.txt", *options]
 
 
 def start(folder: Path, prepare: Prepare | None = None, /, **changes: str) -> Any:

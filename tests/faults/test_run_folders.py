@@ -74,7 +74,7 @@ def test_a_signal_ends_a_run_with_a_checkpoint_and_the_command_that_goes_on(
     assert "Traceback" not in ended.said
     last = ended.said.splitlines()[-1]
     update = len((folder / "metrics.jsonl").read_text().splitlines())
-    assert f"after update {update} of 8, with a checkpoint; to go on: fpmgm train text-mini --out {folder}" in last
+    assert f"after update {update} of 8, with a checkpoint; to go on: fpmgm train poetry --out {folder}" in last
     assert [path.name for path in (folder / "state").iterdir()] == [f"update-{update:08d}"]
     again = end(start_command(last.split("to go on: fpmgm ")[1].split(), folder.parent), folder.parent)
     assert again.code == 0, again.said

@@ -22,7 +22,7 @@ LINE = "the sea and the sky and the old oak by the shore\n"
 NETWORK = MDLMConfig(
     vocab_size=271, mask_id=270, length=12, width=8, num_heads=2, num_pre=1, num_fp=1, num_post=1, cond_width=4
 )
-TRAIN: tuple[str, ...] = ("train", "text-mini", "--out", "run", "--data.source", "text.txt", "--data.length", "8")
+TRAIN: tuple[str, ...] = ("train", "poetry", "--out", "run", "--data.source", "text.txt", "--data.length", "8")
 TRAIN += ("--data.tokenizer", "bpe-258", "--model.width", "8", "--model.num-heads", "2", "--model.cond-width", "4")
 TRAIN += ("--updates", "2", "--batch-size", "2", "--validation-sequences", "2", "--validation-iters", "1", "--trackers")
 SAMPLES = ("--budgets", "9", "--num-samples", "2", "--judge", "")

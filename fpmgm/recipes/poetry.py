@@ -1,16 +1,16 @@
 """The miniature: poetry, 192 wide, sequences of 128 tokens. Base runs have 5,000 updates of 32 sequences.
 
-fpmgm train text-mini             FP-MDLM, 1/1/1 blocks
-fpmgm train text-mini-mdlm        MDLM, 12 blocks
-fpmgm train text-mini-judge       a causal model of 12 blocks, to judge samples with; 3,000 updates
+fpmgm train poetry             FP-MDLM, 1/1/1 blocks
+fpmgm train poetry-mdlm        MDLM, 12 blocks
+fpmgm train poetry-judge       a causal model of 12 blocks, to judge samples with; 3,000 updates
 
 Stages that start from the bundled base models, 13 to 25 minutes each on one busy core; scores are in docs/log.md:
 
-fpmgm train text-mini-cofre       FP-MDLM, consistency across steps (L_CONS)
-fpmgm train text-mini-mdlm-cons   MDLM, the same
-fpmgm train text-mini-sdtt        MDLM, self-distillation through time
-fpmgm train text-mini-fp-sdtt     FP-MDLM, the same
-fpmgm train text-mini-adapt       the MDLM made an FP-MDLM by layers 1/6/12, adapted to its teacher's KL
+fpmgm train poetry-cofre       FP-MDLM, consistency across steps (L_CONS)
+fpmgm train poetry-mdlm-cons   MDLM, the same
+fpmgm train poetry-sdtt        MDLM, self-distillation through time
+fpmgm train poetry-fp-sdtt     FP-MDLM, the same
+fpmgm train poetry-adapt       the MDLM made an FP-MDLM by layers 1/6/12, adapted to its teacher's KL
 """
 
 from dataclasses import replace
@@ -37,7 +37,7 @@ MINI = Network(
 MINI_DEEP = replace(MINI, num_pre=12, num_fp=0, num_post=0)
 """The plain stack beside it."""
 
-TEXT_MINI = Training(
+POETRY = Training(
     model=MINI,
     data=TextConfig(source="poetry", tokenizer="bpe-2048", length=128),
     optim=OptimConfig(lr=1e-3, warmup=100, decay="cosine", ema=0.999, injection_lr=0.1),
@@ -45,24 +45,24 @@ TEXT_MINI = Training(
     batch_size=32,
 )
 
-TEXT_MINI_MDLM = replace(TEXT_MINI, model=MINI_DEEP)
+POETRY_MDLM = replace(POETRY, model=MINI_DEEP)
 
-TEXT_MINI_JUDGE = replace(
-    TEXT_MINI_MDLM,
+POETRY_JUDGE = replace(
+    POETRY_MDLM,
     model=replace(MINI_DEEP, is_causal=True, embedding_start="auto"),  # as the bundled one was trained
     objective=NextToken(),
     updates=3000,
 )
 
 STAGE = replace(
-    TEXT_MINI,
-    optim=replace(TEXT_MINI.optim, lr=3e-4, warmup=20, ema=0.95),
+    POETRY,
+    optim=replace(POETRY.optim, lr=3e-4, warmup=20, ema=0.95),
     updates=200,
     checkpoint_every=50,
     validate_every=50,
 )
 
-TEXT_MINI_COFRE = replace(
+POETRY_COFRE = replace(
     STAGE,
     init="text-mini",
     objective=Consistency(
@@ -74,14 +74,14 @@ TEXT_MINI_COFRE = replace(
     snapshot_every=100,
 )
 
-TEXT_MINI_MDLM_CONS = replace(
-    TEXT_MINI_COFRE,
+POETRY_MDLM_CONS = replace(
+    POETRY_COFRE,
     init="text-mini-mdlm",
-    model=TEXT_MINI_MDLM.model,
+    model=POETRY_MDLM.model,
     updates=200,  # as long as the other on one core
 )
 
-TEXT_MINI_FP_SDTT = replace(
+POETRY_FP_SDTT = replace(
     STAGE,
     init="text-mini",
     objective=SelfDistillation(rounds=1, first_steps=4),
@@ -90,13 +90,13 @@ TEXT_MINI_FP_SDTT = replace(
     snapshot_every=50,
 )
 
-TEXT_MINI_SDTT = replace(TEXT_MINI_FP_SDTT, init="text-mini-mdlm", model=TEXT_MINI_MDLM.model)
+POETRY_SDTT = replace(POETRY_FP_SDTT, init="text-mini-mdlm", model=POETRY_MDLM.model)
 
-TEXT_MINI_ADAPT = replace(
+POETRY_ADAPT = replace(
     STAGE,
     init="text-mini-mdlm",
     init_map="1/6/12",
     objective=Consistency(weight=0.1, teacher="text-mini-mdlm", distance="kl", temperature=1.5),
-    optim=replace(TEXT_MINI.optim, warmup=50, ema=0.98),
+    optim=replace(POETRY.optim, warmup=50, ema=0.98),
     validate_every=100,
 )
