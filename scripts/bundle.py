@@ -23,7 +23,7 @@ from fpmgm.evaluation.evaluator import evaluator_for
 from fpmgm.evaluation.held_out import HELD_OUT, data_for
 from fpmgm.evaluation.ngram import floors
 from fpmgm.evaluation.side_by_side import evaluate
-from fpmgm.training.loop import Order
+from fpmgm.training.order import Order
 
 ALL = 1 << 30
 CFG_WEIGHT = 0.5

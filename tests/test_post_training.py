@@ -139,10 +139,45 @@ def test_a_teacher_or_fake_of_other_symbols_is_refused_before_any_text_is_read(
 ) -> None:
     data = replace(text_of(config), tokenizer="bpe-280")
     other = str(train(replace(config, data=data, out=str(tmp_path / "other")), "test"))
-    for settings, who in (({"teacher": other}, "teacher"), ({"fake": other}, "fake")):
+    wrong: list[tuple[dict[str, Any], str]] = [({"teacher": other}, "teacher"), ({"fake": other}, "fake")]
+    for settings, who in wrong:
         assert f"{who} {other} has another tokenizer" in refused(
             config, init=fixed, objective=Matching(**settings), data=replace(data, source="nowhere.txt")
         )
+
+
+def test_a_run_that_goes_on_from_another_has_its_optimiser_average_and_learning_rate(
+    config: Training, tmp_path: Path
+) -> None:
+    whole = replace(config, out=str(tmp_path / "whole"), updates=6)
+    train(whole, "test")
+    train(replace(config, out=str(tmp_path / "first"), updates=4), "test")
+    second = replace(config, continue_from=str(tmp_path / "first"), updates=2, seed=0)
+    original = loop.Run.update
+
+    def later(self: loop.Run, update: int) -> dict[str, float]:
+        return original(self, update + 4)  # the batches and numbers of updates 4 and 5
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop.Run, "update", later)
+        train(second, "test")
+    assert losses_of(second) == losses_of(whole)[4:]
+    rates = [row["lr"] for row in read_metrics(Path(second.out))]
+    assert rates == [config.optim.lr] * 2  # no new warm-up
+    kept = [load(Path(each.out) / "model").denoiser.state_dict() for each in (second, whole)]
+    assert all(torch.equal(kept[0][name], kept[1][name]) for name in kept[0])
+
+
+def test_what_a_run_cannot_go_on_from_is_refused(config: Training, fixed: str, plain: str, tmp_path: Path) -> None:
+    assert "holds no state of a run" in refused(config, continue_from=str(Path(fixed).parent / "model"))
+    assert "num_pre" in refused(config, continue_from=str(Path(plain).parent))
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"init": fixed}, "there is an init; give one"),
+        ({"optim": replace(config.optim, decay="cosine")}, "only a constant one goes on"),
+    ]
+    for changes, message in wrong:
+        with pytest.raises(ValueError, match=message):
+            replace(config, continue_from="runs/x", **changes)
 
 
 def test_the_terms_of_the_loss_are_written_down_and_add_up(config: Training, fixed: str) -> None:
@@ -417,10 +452,14 @@ def test_a_wrong_setting_of_the_consistency_is_refused(settings: dict[str, Any],
 @pytest.mark.parametrize(
     ("recipe", "words", "message"),
     [
-        ("text-mini-cofre", ["--objective.distance", "cosin"], "Expected one of ('mse', 'cosine', 'projected-cosine'"),
-        ("text-mini-sdtt", ["--objective.next-teacher", "weight"], "Expected one of ('weights', 'ema')"),
-        ("text-mini-cofre", ["--objective.rounds", "2"], "Unrecognized options: --objective.rounds"),
-        ("text-mini-sdtt", ["--objective.weight", "0.1"], "Unrecognized options: --objective.weight"),
+        (
+            "poetry-cofre",
+            ["--objective.distance", "cosin"],
+            "Expected one of ('mse', 'squared-norm', 'cosine', 'projected-cosine'",
+        ),
+        ("poetry-sdtt", ["--objective.next-teacher", "weight"], "Expected one of ('weights', 'ema')"),
+        ("poetry-cofre", ["--objective.rounds", "2"], "Unrecognized options: --objective.rounds"),
+        ("poetry-sdtt", ["--objective.weight", "0.1"], "Unrecognized options: --objective.weight"),
     ],
 )
 def test_a_stage_has_the_settings_of_its_own_objective_and_no_others(

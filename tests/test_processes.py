@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fpmgm.training.loop import _parts
+from fpmgm.training.order import parts_of
 from tests.processes import VERSE, launch, said, tiny
 
 
@@ -16,7 +16,7 @@ from tests.processes import VERSE, launch, said, tiny
 @pytest.mark.parametrize("micro", [0, 1, 3, 64])
 def test_processes_and_passes_take_every_row_once_and_every_process_rows_of_all_times(world: int, micro: int) -> None:
     num = 24
-    taken = [[list(range(num))[part] for part in _parts(num, rank, world, micro)] for rank in range(world)]
+    taken = [[list(range(num))[part] for part in parts_of(num, rank, world, micro)] for rank in range(world)]
     assert sorted(row for parts in taken for part in parts for row in part) == list(range(num))
     assert len({len(parts) for parts in taken}) == 1  # as many passes in each process
     for parts in taken:
@@ -28,7 +28,7 @@ def test_processes_and_passes_take_every_row_once_and_every_process_rows_of_all_
 
 def test_a_batch_that_processes_cannot_share_evenly_is_refused() -> None:
     with pytest.raises(ValueError, match="a batch of 9 sequences cannot be shared by 2 processes"):
-        _parts(9, 0, 2, 0)
+        parts_of(9, 0, 2, 0)
 
 
 def weights(place: Path) -> dict[str, torch.Tensor]:
@@ -70,7 +70,7 @@ def test_two_processes_move_the_weights_as_one_does_by_plain_gradient_descent(tm
 @pytest.mark.slow
 def test_two_processes_of_the_train_command_have_the_losses_of_one(tmp_path: Path) -> None:
     (tmp_path / "verse.txt").write_text(VERSE)
-    words = ["train", "text-mini", "--data.source", str(tmp_path / "verse.txt"), "--data.tokenizer", "bpe-300"]
+    words = ["train", "poetry", "--data.source", str(tmp_path / "verse.txt"), "--data.tokenizer", "bpe-300"]
     words += ["--data.length", "16", "--model.width", "16", "--model.num-heads", "2", "--updates", "6"]
     words += ["--batch-size", "4", "--validation-sequences", "8"]
     losses = []

@@ -27,8 +27,9 @@ from fpmgm.recipes import RECIPES
 from fpmgm.training import loop
 from fpmgm.training.card import command_of
 from fpmgm.training.config import Training
-from fpmgm.training.loop import Order, train
+from fpmgm.training.loop import train
 from fpmgm.training.optim import OptimConfig, adamw, moving_average, set_learning_rate
+from fpmgm.training.order import Order
 from fpmgm.training.state import TrainState, load_state, newest_state, save_state
 from tests.conftest import SMALL, Build, network_of, text_of
 
@@ -96,7 +97,7 @@ def test_a_run_killed_at_any_update_ends_with_the_metrics_of_an_unbroken_one(
 def test_the_train_command_killed_twice_by_sigkill_ends_as_one_left_alone(tmp_path: Path) -> None:
     text = tmp_path / "verse.txt"
     text.write_text(VERSE * 5)
-    command = [sys.executable, "-m", "fpmgm", "train", "text-mini", "--data.source", str(text), "--data.length", "64"]
+    command = [sys.executable, "-m", "fpmgm", "train", "poetry", "--data.source", str(text), "--data.length", "64"]
     command += ["--updates", "40", "--checkpoint-every", "5", "--model.width", "64", "--model.num-heads", "4"]
     command += ["--batch-size", "8", "--validation-sequences", "8"]
     environment = {**os.environ, "FPMGM_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
@@ -200,7 +201,7 @@ def test_the_weighting_of_the_loss_is_the_one_asked_for(config: Training, capsys
         assert row["loss"] == pytest.approx(losses[weighting], rel=1e-5)
     assert losses["bound"] != pytest.approx(losses["masked"], rel=1e-3)
     capsys.readouterr()
-    assert main(["train", "text-mini", "--objective.weighting", "maskd"]) == 2
+    assert main(["train", "poetry", "--objective.weighting", "maskd"]) == 2
     assert (
         "'maskd' for argument '--objective.weighting'. Expected one of ('bound', 'masked', 'all')"
         in capsys.readouterr().err
@@ -239,7 +240,7 @@ def test_a_disk_that_fills_up_while_saving_ends_with_exit_code_1_and_the_last_go
     config: Training, tmp_path: Path
 ) -> None:
     """The kernel's limit on the size of a file stands in for the disk: writes really fail, halfway."""
-    command = ["train", "text-mini", "--data.source", text_of(config).source, "--data.tokenizer", "bpe-300"]
+    command = ["train", "poetry", "--data.source", text_of(config).source, "--data.tokenizer", "bpe-300"]
     command += ["--data.length", "16", "--model.width", "24", "--batch-size", "4", "--validation-sequences", "8"]
     command += ["--checkpoint-every", "2", "--optim.decay", "constant"]
     script = "import sys; from fpmgm.__main__ import main; sys.exit(main(sys.argv[1:]))"
@@ -383,16 +384,16 @@ def test_the_command_of_a_card_gives_back_its_settings(config: Training) -> None
         objective=MaskedCrossEntropy(weighting="masked"),
         model=replace(network_of(config), frozen_dropout=True, dropout=0.25),
     )
-    words = command_of(changed, config, "text-mini").split()
-    assert words[:3] == ["fpmgm", "train", "text-mini"]
-    assert _parse(Training, "train text-mini", words[3:], default=config) == changed
+    words = command_of(changed, config, "poetry").split()
+    assert words[:3] == ["fpmgm", "train", "poetry"]
+    assert _parse(Training, "train poetry", words[3:], default=config) == changed
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on CPU")
 def test_compiled_blocks_give_the_losses_of_plain_ones(config: Training, tmp_path: Path) -> None:
     """In processes of their own: shapes are not checked there, and the checks cannot be compiled."""
-    command = [sys.executable, "-m", "fpmgm", "train", "text-mini", "--data.source", text_of(config).source]
+    command = [sys.executable, "-m", "fpmgm", "train", "poetry", "--data.source", text_of(config).source]
     command += ["--data.tokenizer", "bpe-300", "--data.length", "16", "--model.width", "24", "--updates", "3"]
     command += ["--batch-size", "4", "--validation-sequences", "8"]
     found = []

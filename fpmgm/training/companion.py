@@ -47,8 +47,8 @@ class Companion:
     def parameters(self) -> Iterable[Tensor]:
         return self.network.parameters()
 
-    def step(self) -> None:
-        self.optimiser.step()
+    def average(self) -> None:
+        """After an update."""
         self.ema.update_parameters(self.network)
 
 
@@ -70,11 +70,11 @@ def companion_of(
 def teacher_name(config: Training) -> str:
     """The model that the teacher of a matching is."""
     assert isinstance(config.objective, Matching)
-    return config.init if config.objective.teacher == INIT else config.objective.teacher
+    return config.source if config.objective.teacher == INIT else config.objective.teacher
 
 
 def fake_name(config: Training) -> str:
     """The model that the fake of a matching starts from."""
     assert isinstance(config.objective, Matching)
     fake = config.objective.fake
-    return teacher_name(config) if fake == TEACHER else config.init if fake == INIT else fake
+    return teacher_name(config) if fake == TEACHER else config.source if fake == INIT else fake

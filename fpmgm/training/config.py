@@ -20,6 +20,7 @@ from fpmgm.training.classification import Classification
 from fpmgm.training.optim import OptimConfig
 from fpmgm.training.reconstruction import Reconstruction
 from fpmgm.training.trackers import check_trackers
+from fpmgm.training.watch import Watch
 
 AnyData = TextConfig | StoriesConfig | ImagesConfig | PixelsConfig
 """The data that a recipe may have."""
@@ -43,6 +44,9 @@ class Training:
     """What is minimised. Which one it is a recipe decides; its settings can be changed."""
     init: str = ""
     """The model whose weights the run starts from: a bundled one, a folder or a hub id. Empty: fresh weights."""
+    continue_from: str = ""
+    """The folder of a run that this one goes on from, instead of `init`: with its weights, its optimiser and its moving
+    average, at its learning rate and without a new warm-up. Empty: from none."""
     init_map: str = ""
     """Makes `init`, a plain stack, a fixed point first: pre/fixed-point/post layers, as in 1/6/12. Empty: as it is."""
     updates: int = 5000
@@ -61,6 +65,8 @@ class Training:
     stop_above: float = 0.0
     """Stop at the first validation whose perplexity exceeds that of the start by this share (the paper: 0.15), and
     keep that checkpoint. 0: never."""
+    watch: Watch = field(default_factory=Watch)
+    """Measures the frontier on the way, keeps the best model and ends the run when it has not got better."""
     snapshot_every: int = 0
     """Updates between model folders kept in snapshots/, the start among them, for `analyse RUN dynamics`. 0: none."""
     validation_sequences: int = 512
@@ -92,11 +98,29 @@ class Training:
         for name in ("stop_above", "snapshot_every"):
             if not getattr(self, name) >= 0:  # nan neither
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 (never) or above")
+        if self.continue_from:
+            self._check_continued()
         if self.init_map:
             LayerMap.parse(self.init_map)
             if not self.init:
                 raise ValueError(f"init_map is {self.init_map}, but there is no init to map")
-        self.objective.check(updates=self.updates, has_init=bool(self.init), is_causal=self.model.is_causal)
+        self.objective.check(updates=self.updates, has_init=bool(self.source), is_causal=self.model.is_causal)
+
+    def _check_continued(self) -> None:
+        if self.init or self.init_map:
+            raise ValueError(
+                f"continue_from is {self.continue_from}, which brings its own weights, and there is an init; give one"
+            )
+        if self.optim.decay != "constant":
+            raise ValueError(
+                f"continue_from is {self.continue_from}, and the learning rate decays by {self.optim.decay}; only a "
+                "constant one goes on: give --optim.decay constant"
+            )
+
+    @property
+    def source(self) -> str:
+        """The model that the run starts from, or nothing."""
+        return f"{self.continue_from}/model" if self.continue_from else self.init
 
     @property
     def network(self) -> NetworkConfig:

@@ -8,11 +8,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, is_initialized
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 
 from fpmgm.backbones import NetworkConfig
 from fpmgm.backbones.network import Learned
-from fpmgm.checkpoint import Model
+from fpmgm.checkpoint import Model, load
 from fpmgm.data import Dataset
 from fpmgm.evaluation.evaluator import evaluator_of
 from fpmgm.files import append_line, flush
@@ -47,35 +46,24 @@ from fpmgm.training.interrupts import Interrupts
 from fpmgm.training.learner import Learner, network_blocks
 from fpmgm.training.metrics import METRICS, Row, is_row, keep_metrics, read_metrics, read_start, write_start
 from fpmgm.training.optim import adamw, moving_average, set_learning_rate
+from fpmgm.training.order import Order, parts_of
 from fpmgm.training.start import check_named_models, first_weights, named_teacher, seen_before
-from fpmgm.training.state import TrainState, load_newest, newest_state, remove_states_before, save_state, update_of
+from fpmgm.training.state import (
+    TrainState,
+    load_newest,
+    newest_state,
+    remove_states_before,
+    save_state,
+    take_over,
+    update_of,
+)
 from fpmgm.training.trackers import start_tracking
+from fpmgm.training.watch import Watched
 
 EMA, START = "ema", "start"
 """Teachers that a run makes of itself."""
 BAD_LOSS = 100
 """How many times the loss of a guess, log V, is taken for a run that has gone bad."""
-
-
-class Order:
-    """Which rows each update takes: a new permutation every epoch, drawn from (seed, epoch)."""
-
-    def __init__(self, rows: np.ndarray, batch_size: int, seed: int) -> None:
-        if len(rows) < batch_size:
-            raise ValueError(
-                f"the data has {len(rows)} training sequences; a batch takes {batch_size}: "
-                "lower --batch-size or give more data"
-            )
-        self.rows, self.batch_size, self.seed = rows, batch_size, seed
-        self._epoch, self._permutation = -1, rows
-
-    def batch(self, update: int) -> np.ndarray:
-        """The rows of an update; the remainder of an epoch is dropped."""
-        epoch, index = divmod(update, len(self.rows) // self.batch_size)
-        if epoch != self._epoch:
-            permutation = torch.randperm(len(self.rows), generator=generator(self.seed, epoch, 1))
-            self._epoch, self._permutation = epoch, self.rows[permutation.numpy()]
-        return self._permutation[index * self.batch_size : (index + 1) * self.batch_size]
 
 
 def train(
@@ -119,7 +107,7 @@ def train(
         if accelerator.is_main_process and not is_written(folder):
             write_model(
                 folder,
-                run.model,
+                run.best_model,
                 data,
                 config,
                 recipe or config,
@@ -162,6 +150,8 @@ class Run:
         self.denoiser = denoiser
         self.ema = moving_average(denoiser, config.optim.ema)
         optimiser = adamw(denoiser, config.optim)
+        if config.continue_from:
+            take_over(Path(config.continue_from), TrainState(model=denoiser, ema=self.ema, optimiser=optimiser))
         self.teacher = self._teacher()
         self.companion = companion_of(config, self.network, data, self.teacher, accelerator.device)
         learner = Learner(denoiser, self.objective, self.teacher, self.companion)
@@ -178,6 +168,7 @@ class Run:
         self.order = Order(data.train, config.batch_size, config.seed)
         self.done, self.is_stopped, self.is_late, self.signal = 0, False, False, 0
         self.is_over: Callable[[float], bool] | None = None
+        self.watched = Watched(config.watch, folder)
         self.row: Row = {}
         """The metrics of the last update."""
         self.settings: dict[str, Any] = {}
@@ -212,7 +203,9 @@ class Run:
         self.row = known or rows.get(self.done, {})
         if is_main:
             remove_states_before(self.folder / STATE, self.done)
+            self.watched.keep(self.done)
         self.is_stopped = "stopped" in self.row
+        self.is_late = self.watched.is_over()
 
     def go(self) -> None:
         """Update until done or over, with metrics, validation and checkpoints; `signal` says what ended it before."""
@@ -222,6 +215,9 @@ class Run:
         if is_main and config.snapshot_every and self.done == 0:
             self._keep_snapshot()
             self._start()
+        if is_main and self.done == 0 and self.watched.is_due(0):
+            self._keep_snapshot()
+            self.watched.measure(self.model, 0)
         with Progress("update", config.updates, self.done, is_shown=is_main) as progress, Interrupts() as interrupts:
             while self.done < config.updates and not self.is_stopped and not self.is_late and not self.signal:
                 self._next(limit)
@@ -253,8 +249,14 @@ class Run:
             if limit is not None and self.evaluator.validated.is_worse(row["validation"], limit):
                 row["stopped"] = limit
         self.is_stopped = bool(config.stop_above) and any_process(self.accelerator, "stopped" in row)
-        if is_main and config.snapshot_every and self.done % config.snapshot_every == 0:
+        is_watched = self.watched.is_due(self.done)
+        if is_main and (is_watched or (config.snapshot_every and self.done % config.snapshot_every == 0)):
             self._keep_snapshot()
+        if is_main and is_watched:
+            row["frontier"] = self.watched.measure(self.model, self.done)
+        if is_watched:
+            self.accelerator.wait_for_everyone()
+            self.is_late = self.is_late or self.watched.is_over()
         if is_main:
             append_line(self.folder / METRICS, json.dumps(row))
         self.row = row
@@ -312,13 +314,13 @@ class Run:
             self.teacher.load_state_dict((self.averaged if following == EMA else self.denoiser).state_dict())
         noise = self.objective.draw(self.denoiser, batch, rng=generator(config.seed, update), moment=moment)
         torch.manual_seed(generator(config.seed, update, rank, 2).initial_seed())  # dropout
-        lr = config.optim.learning_rate(update, config.updates)
+        lr = config.optim.learning_rate(update, config.updates, is_warm=bool(config.continue_from))
         set_learning_rate(self.optimiser, lr)
         self.learner.train()
         self.optimiser.zero_grad()
         if self.companion is not None:
             self.companion.begin(lr)
-        parts = _parts(len(batch.x), rank, world, config.micro_batch_size)
+        parts = parts_of(len(batch.x), rank, world, config.micro_batch_size)
         loss, residual = torch.zeros((), device=accelerator.device), 0.0
         terms: dict[str, Tensor] = {}
         for index, part in enumerate(parts):
@@ -351,7 +353,8 @@ class Run:
             self.optimiser.step()
             self.ema.update_parameters(self.denoiser)
         if self.companion is not None:
-            self.companion.step()
+            self.companion.optimiser.step()
+            self.companion.average()
 
     @property
     def _bad_loss(self) -> float:
@@ -368,23 +371,20 @@ class Run:
         return {"validation": found.value, "validation_error": found.error}
 
     @property
+    def best_model(self) -> Model:
+        """What the run gives: the model with the best frontier, if it was watched, else that of the last update."""
+        best = self.watched.best()
+        if best is None or best == self.done:
+            return self.model
+        kept = load(self.folder / SNAPSHOTS / f"update-{best:08d}", device="cpu")
+        print(f"the frontier was best after update {best}; that model is kept", file=sys.stderr)
+        return replace(self.model, denoiser=kept.denoiser)
+
+    @property
     def model(self) -> Model:
         """What the run has made: the moving average of the weights, and what it was made of."""
         data = self.config.data.placed(self.data.content)
         return Model(denoiser=self.averaged.eval(), config=self.network, codec=self.data.codec, data=data)
-
-
-def _parts(num: int, rank: int, world: int, micro: int) -> list[slice]:
-    """The rows of this process, in passes of `micro` sequences.
-
-    Rows are dealt out in turn: times fall from row to row, and every process must see all noise levels.
-    """
-    if num % world:
-        raise ValueError(
-            f"a batch of {num} sequences cannot be shared by {world} processes; take a multiple of {world}"
-        )
-    stride = (micro or num) * world
-    return [slice(start + rank, min(start + stride, num), world) for start in range(0, num, stride)]
 
 
 def _last(folder: Path) -> int:

@@ -41,9 +41,9 @@ class OptimConfig:
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"optim.{name} is {getattr(self, name)}; it must be at least 0 and below 1")
 
-    def learning_rate(self, update: int, updates: int) -> float:
-        """The learning rate of an update, counted from 0, of a run of `updates`."""
-        warm = min(1.0, (update + 1) / max(self.warmup, 1))
+    def learning_rate(self, update: int, updates: int, *, is_warm: bool = False) -> float:
+        """The learning rate of an update, counted from 0, of a run of `updates`, warmed up already or not."""
+        warm = 1.0 if is_warm else min(1.0, (update + 1) / max(self.warmup, 1))
         if self.decay == "constant":
             return self.lr * warm
         done = max(0, update - self.warmup) / max(1, updates - self.warmup)

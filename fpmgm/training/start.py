@@ -1,6 +1,7 @@
 """Where a run starts: fresh weights or another model's, and the frozen teacher beside it."""
 
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 from fpmgm.backbones import NetworkConfig
@@ -14,6 +15,7 @@ from fpmgm.interop.layer_map import LayerMap
 from fpmgm.post_training.consistency import DISTANCES, INIT, Consistency
 from fpmgm.post_training.matching import TEACHER, Matching
 from fpmgm.training.config import Training
+from fpmgm.training.state import check_state
 
 OF_STATES = {name for name, of_states in DISTANCES.items() if of_states}
 """Distances that compare hidden states, so that student and teacher must be of one width."""
@@ -23,15 +25,17 @@ RUNS_OWN = ("", "ema", "start")
 
 def check_named_models(config: Training) -> None:
     """A ValueError if the run cannot start from its `init` or learn from its teacher, before anything is loaded."""
-    if config.init:
-        source = read_config(find_folder(config.init))
+    if config.continue_from:
+        check_state(Path(config.continue_from))
+    if config.source:
+        source = read_config(find_folder(config.source))
         if config.init_map:
             check_map(source, LayerMap.parse(config.init_map))
-        _check_length(f"init {config.init}", source, config)
+        _check_length(f"init {config.source}", source, config)
         if not config.init_map:
             # The data tells its own symbols, later.
             known = replace(config.data.vocabulary, size=source.vocabulary.size, mask_id=source.vocabulary.mask_id)
-            _check_network(config.init, source, config.model.fit(known))
+            _check_network(config.source, source, config.model.fit(known))
     if name := _teacher_name(config):
         _check_beside(f"teacher {name}", name, config)
         _check_width(name, read_config(find_folder(name)), config)
@@ -45,34 +49,34 @@ def _check_beside(who: str, name: str, config: Training) -> None:
     if source.is_causal:
         raise ValueError(f"{who} is a causal model; it must be a masked one")
     _check_length(who, source, config)
-    if config.init:
-        _check_alike(config.init, who, name)
-        _check_symbols(who, source.vocabulary, read_config(find_folder(config.init)).vocabulary)
+    if config.source:
+        _check_alike(config.source, who, name)
+        _check_symbols(who, source.vocabulary, read_config(find_folder(config.source)).vocabulary)
 
 
 def seen_before(config: Training) -> str:
     """What there is to say if `init` may have learned from what the run holds out; empty if nothing."""
-    before = read_settings(find_folder(config.init))[1] if config.init else None
+    before = read_settings(find_folder(config.source))[1] if config.source else None
     data = config.data.placed()
     if before is None or before.name != data.name or before.is_split_as(data):
         return ""
     return (
-        f"init {config.init} was trained on {before.name} too, but with another split or packing: it has seen some of "
-        "what this run holds out, so validation looks better than it is"
+        f"init {config.source} was trained on {before.name} too, but with another split or packing: it has seen some "
+        "of what this run holds out, so validation looks better than it is"
     )
 
 
 def first_weights(config: Training, network: NetworkConfig, data: Dataset) -> Learned:
     """The denoiser before the first update."""
-    if not config.init:
+    if not config.source:
         return network.build(seed=config.seed)
-    model = load(config.init, device="cpu")
-    check_codec(f"init {config.init}", model, data)
+    model = load(config.source, device="cpu")
+    check_codec(f"init {config.source}", model, data)
     if config.init_map:
         model = to_fixed_point(
             model, LayerMap.parse(config.init_map), injection=getattr(config.model, "injection", "mlp")
         )
-    _check_network(config.init, model.config, network)
+    _check_network(config.source, model.config, network)
     denoiser = network.build()
     denoiser.load_state_dict(model.denoiser.state_dict())
     return denoiser
@@ -136,7 +140,7 @@ def _check_alike(init: str, who: str, name: str) -> None:
 
 def _teacher_name(config: Training) -> str:
     name = config.objective.teacher_source
-    return config.init if name == INIT else "" if name in RUNS_OWN else name
+    return config.source if name == INIT else "" if name in RUNS_OWN else name
 
 
 def _check_length(who: str, source: NetworkConfig, config: Training) -> None:

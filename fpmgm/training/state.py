@@ -143,6 +143,18 @@ def newest_state(folder: Path) -> Path | None:
     return next(iter(states(folder)), None)
 
 
+def check_state(run: Path) -> None:
+    """A ValueError if a folder holds no run that another one can continue from."""
+    if newest_state(run / "state") is None:
+        raise ValueError(f"{run} holds no state of a run to continue from; give the folder of a run, such as runs/owt")
+
+
+def take_over(run: Path, state: TrainState) -> None:
+    """Weights, optimiser and moving average of another run, after its last update."""
+    check_state(run)
+    load_newest(run / "state", state)
+
+
 def load_newest(folder: Path, state: TrainState, *, is_told: bool = True) -> dict[str, Any] | None:
     """Take over the last state that is whole; returns what its state.json says, or None if there is no state.
 
