@@ -11,10 +11,11 @@ from rich.console import Console
 
 from fpmgm.checkpoint import DEFAULT
 from fpmgm.commands import open_console
+from fpmgm.commands.evaluate_tasks import TaskOptions, run_evaluate_tasks
 from fpmgm.commands.frontier import print_frontiers
 from fpmgm.evaluation.layout import COSTS, MATCHED, measured_columns, title_of, varied
 from fpmgm.evaluation.rows import Row
-from fpmgm.evaluation.side_by_side import VALIDATION_ITERS, Evaluation, Validated, references_of, run_evaluation
+from fpmgm.evaluation.side_by_side import VALIDATION_ITERS, Validated, references_of, run_evaluation
 from fpmgm.evaluation.sweep import announce
 from fpmgm.evaluation.swept import Sweep, measure
 from fpmgm.evaluation.tables import Column, model_column, terminal_table
@@ -22,8 +23,11 @@ from fpmgm.names import short_names
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateCommand(Evaluation):
-    """Measure models side by side: how well each knows held-out data, and samples at some budgets."""
+class EvaluateCommand(TaskOptions):
+    """Measure models side by side: how well each knows held-out data, and samples at some budgets; or benchmark tasks.
+
+    With --tasks, models answer the questions of benchmarks, and nothing else is measured.
+    """
 
     models: Annotated[tuple[str, ...], tyro.conf.Positional] = (DEFAULT,)
     """Bundled models, model folders, or hub ids owner/name."""
@@ -33,6 +37,9 @@ class EvaluateCommand(Evaluation):
 
 def run_evaluate(command: EvaluateCommand) -> None:
     """Print what was measured."""
+    if command.tasks:
+        run_evaluate_tasks(command)
+        return
     found = run_evaluation(command, on_model=_announce_model, on_cell=announce)
     if command.json:
         print(json.dumps(found.as_json()))

