@@ -53,6 +53,13 @@ class Sampling:
     """How much is masked at a time, for ancestral and confidence; the others have their own."""
     confidence_noise: float = 0.0
     """Gumbel noise on the score of confidence, times the time of the next step."""
+    eta: float | None = None
+    """How much remdm-cap, remdm-rescale and remdm-loop mask again. None: 0.008, 0.015 and 0.02, as in its scripts."""
+    t_on: float | None = None
+    t_off: float | None = None
+    """When remdm-loop begins to mask again, and when it ends. None: 0.55 and 0.05."""
+    alpha_on: float | None = None
+    """The share of tokens that are visible while remdm-loop masks again. None: 0.9."""
     grid: tuple[int, int] | None = None
     """Rows and columns that halton fills; their product is the number of tokens. None: those of the model's images."""
     halton_roll: bool = False
@@ -245,9 +252,11 @@ def rules_of(how: Sampling, cost: Cost) -> dict[str, Any]:
     }
 
 
-def _remasking(rule: Callable[[], RemaskRule], how: Sampling, draw: Draw) -> Transition:
-    _check_used(how)
-    return Remasking(rule=rule(), draw=draw)
+def _remasking(rule: Callable[..., RemaskRule], how: Sampling, draw: Draw) -> Transition:
+    names = [each.name for each in fields(rule)]  # type: ignore[arg-type]
+    _check_used(how, *names)
+    given = {name: getattr(how, name) for name in names if getattr(how, name) is not None}
+    return Remasking(rule=rule(**given), draw=draw)
 
 
 def _ancestral(how: Sampling, draw: Draw) -> Transition:
@@ -272,12 +281,14 @@ def _halton(how: Sampling, draw: Draw) -> Transition:
 
 def _check_used(how: Sampling, *used: str) -> None:
     """A ValueError if a setting that only other transitions read is not at its default."""
-    for name in ("schedule", "confidence_noise", "grid", "halton_roll", "precision"):
+    for name in ("schedule", "confidence_noise", "grid", "halton_roll", "precision", *REMASKED):
         value = getattr(how, name)
         if name not in used and value != getattr(Sampling, name):
             raise ValueError(f"{name} is {value}, and transition {how.transition} does not use it; leave it out")
 
 
+REMASKED = ("eta", "t_on", "t_off", "alpha_on")
+"""Settings of ReMDM's rules."""
 TRANSITIONS: dict[str, Callable[[Sampling, Draw], Transition]] = {
     "ancestral": _ancestral,
     "confidence": partial(_confidence, "top-probability"),

@@ -18,8 +18,8 @@ from fpmgm.types import Logits, Places, Positions, State, Uniforms
 class RemaskRule(Protocol):
     """How ReMDM masks visible tokens again."""
 
-    def alpha(self, t: float) -> float:
-        """The share of tokens that is visible at time t."""
+    def alphas(self, t: float, t_next: float) -> tuple[float, float]:
+        """The shares of tokens that are visible before and after a step."""
         ...
 
     def sigma(self, state: State, t: float, limit: float) -> Uniforms:
@@ -36,8 +36,8 @@ class ReMDMCap:
     def __post_init__(self) -> None:
         _require_share("eta", self.eta)
 
-    def alpha(self, t: float) -> float:
-        return 1 - t
+    def alphas(self, t: float, t_next: float) -> tuple[float, float]:
+        return 1 - t, 1 - t_next
 
     def sigma(self, state: State, t: float, limit: float) -> Uniforms:
         return torch.full_like(state.confidence, min(self.eta, limit))
@@ -47,13 +47,13 @@ class ReMDMCap:
 class ReMDMRescale:
     """sigma = eta times the limit."""
 
-    eta: float = 0.04
+    eta: float = 0.015
 
     def __post_init__(self) -> None:
         _require_share("eta", self.eta)
 
-    def alpha(self, t: float) -> float:
-        return 1 - t
+    def alphas(self, t: float, t_next: float) -> tuple[float, float]:
+        return 1 - t, 1 - t_next
 
     def sigma(self, state: State, t: float, limit: float) -> Uniforms:
         return torch.full_like(state.confidence, self.eta * limit)
@@ -63,8 +63,8 @@ class ReMDMRescale:
 class ReMDMConf:
     """sigma = the limit, shared out over visible tokens: the less sure one was when written, the more."""
 
-    def alpha(self, t: float) -> float:
-        return 1 - t
+    def alphas(self, t: float, t_next: float) -> tuple[float, float]:
+        return 1 - t, 1 - t_next
 
     def sigma(self, state: State, t: float, limit: float) -> Uniforms:
         may_go = ~(state.is_masked | state.is_given)
@@ -88,10 +88,21 @@ class ReMDMLoop:
         if not 0 < self.alpha_on < 1:
             raise ValueError(f"alpha_on is {self.alpha_on}; it must lie between 0 and 1")
 
-    def alpha(self, t: float) -> float:
-        if t > self.t_on:
+    def alphas(self, t: float, t_next: float) -> tuple[float, float]:
+        """The part of the schedule in which a step begins holds for all of it, as in the public code.
+
+        So a step that crosses t_on goes on to reveal as before it, and one that crosses t_off still revises. There are
+        two differences: no share exceeds 1, and the step that ends at 0 reveals everything.
+        """
+        if t_next == 0:
+            return self._alpha(t, t), 1.0
+        return self._alpha(t, t), min(self._alpha(t_next, t), 1.0)
+
+    def _alpha(self, t: float, begin: float) -> float:
+        """The share at time t of a step that begins at `begin`."""
+        if begin > self.t_on:
             return (1 - t) / (1 - self.t_on) * self.alpha_on
-        return 1 - min(t / self.t_off, 1) * (1 - self.alpha_on)
+        return self.alpha_on if begin > self.t_off else 1 - t / self.t_off * (1 - self.alpha_on)
 
     def sigma(self, state: State, t: float, limit: float) -> Uniforms:
         is_on = self.t_off < t <= self.t_on
@@ -115,7 +126,7 @@ class Remasking:
     draw: Draw = field(default_factory=Draw)
 
     def positions(self, state: State, t: float, t_next: float, *, rng: Streams) -> Positions:
-        alpha, alpha_next = self.rule.alpha(t), self.rule.alpha(t_next)
+        alpha, alpha_next = self.rule.alphas(t, t_next)
         # `ReMDMConf` gives masked positions no sigma, as ReMDM does: they are revealed as without remasking.
         reveal = (alpha_next - (1 - self._sigma(state, t, t_next)) * alpha) / (1 - alpha)
         return state.is_masked & _below(reveal, rng)
@@ -130,7 +141,7 @@ class Remasking:
         return replace(state, z=z, confidence=confidence).written(places, tokens)
 
     def _sigma(self, state: State, t: float, t_next: float) -> Uniforms:
-        alpha, alpha_next = self.rule.alpha(t), self.rule.alpha(t_next)
+        alpha, alpha_next = self.rule.alphas(t, t_next)
         limit = min(1.0, (1 - alpha_next) / alpha) if alpha > 0 else 1.0
         return self.rule.sigma(state, t, limit)
 

@@ -174,6 +174,12 @@ def test_steps_are_handed_to_a_callback(model: Model) -> None:
         ({"confidence_noise": 0.5}, "confidence_noise is 0.5, and transition ancestral does not use it"),
         ({"transition": "confidence", "confidence_noise": math.nan}, "noise is nan; it must be a number"),
         (
+            {"transition": "remdm-cap", "t_on": 0.5},
+            "t_on is 0.5, and transition remdm-cap does not use",
+        ),
+        ({"eta": 0.5}, "eta is 0.5, and transition ancestral does not use"),
+        ({"transition": "remdm-loop", "t_on": 0.01}, "must satisfy 0 < t_off < t_on < 1"),
+        (
             {"transition": "remdm-cap", "schedule": "cosine"},
             "schedule is cosine, and transition remdm-cap does not use",
         ),

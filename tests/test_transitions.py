@@ -201,7 +201,7 @@ def test_remasking_masks_again_and_reveals_with_remdms_probabilities(
     after = step(Remasking(rule=rule), before, t, s)
     masked_again = (after.is_masked & ~before.is_masked).sum() / (~before.is_masked).sum()
     revealed = (~after.is_masked & before.is_masked).sum() / before.is_masked.sum()
-    alpha_t, alpha_s = rule.alpha(t), rule.alpha(s)
+    alpha_t, alpha_s = rule.alphas(t, s)
     assert masked_again.item() == pytest.approx(sigma, abs=0.01)
     assert revealed.item() == pytest.approx((alpha_s - (1 - sigma) * alpha_t) / (1 - alpha_t), abs=0.01)
     stayed = ~before.is_masked & ~after.is_masked
@@ -218,9 +218,17 @@ def test_remasking_keeps_the_share_of_visible_tokens(rule: RemaskRule) -> None:
 
 def test_the_loop_holds_alpha_between_its_two_times() -> None:
     loop = ReMDMLoop(t_on=0.6, t_off=0.1, alpha_on=0.9)
-    assert [loop.alpha(t) for t in (1.0, 0.8, 0.6, 0.3, 0.1, 0.05, 0.0)] == pytest.approx(
-        [0.0, 0.45, 0.9, 0.9, 0.9, 0.95, 1.0]
-    )
+    steps = [(1.0, 0.8), (0.8, 0.6), (0.6, 0.3), (0.3, 0.1), (0.1, 0.05), (0.05, 0.0)]
+    assert [loop.alphas(*step)[0] for step in steps] == pytest.approx([0.0, 0.45, 0.9, 0.9, 0.9, 0.95])
+    assert [loop.alphas(*step)[1] for step in steps] == pytest.approx([0.45, 0.9, 0.9, 0.9, 0.95, 1.0])
+
+
+def test_a_step_that_crosses_the_times_of_the_loop_keeps_the_part_in_which_it_begins() -> None:
+    loop = ReMDMLoop(t_on=0.6, t_off=0.1, alpha_on=0.8)
+    assert loop.alphas(0.7, 0.55) == pytest.approx((0.6, 0.9))  # 0.8 / 0.4 for every unit of time
+    assert loop.alphas(0.65, 0.4)[1] == 1.0  # the line would pass 1
+    assert loop.alphas(0.15, 0.05) == pytest.approx((0.8, 0.8))
+    assert loop.alphas(0.15, 0.0) == pytest.approx((0.8, 1.0))  # the last step leaves no mask
 
 
 def test_the_loop_is_on_at_t_on_and_off_at_t_off() -> None:

@@ -6,6 +6,7 @@ file.
 
 import hashlib
 import json
+import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -24,11 +25,13 @@ from fpmgm.evaluation.matched import is_near, match_entropy
 from fpmgm.evaluation.rows import Match, Measured, Row, append_row, read_rows
 from fpmgm.evaluation.threads import use_threads
 from fpmgm.generation import Generated, Sampling, generate, rules_of, with_saved_settings
+from fpmgm.progress import StepProgress
 from fpmgm.provenance import provenance
 from fpmgm.sampling import Step
 from fpmgm.schema import MAX_SAMPLES, require
 
 SINCE = {"grid", "confidence_noise", "schedule", "halton_roll", "cfg_weight", "guidance", "guidance_begin", "precision"}
+SINCE |= {"eta", "t_on", "t_off", "alpha_on"}
 """Settings of sampling that rows of before 2026-11-17 do not have; at their defaults, they change no row."""
 SEARCH = 96
 """At most so many samples has a try in the search for an entropy; what was found is then measured with all."""
@@ -199,5 +202,11 @@ def _samples(name: str, sampling: Sampling, num: int, device: str, dtype: str) -
     """Samples and the multiply-adds of one, kept for a second judge or a search that ends here."""
     model = _loaded(name, device=device, dtype=dtype)
     spent = MultiplyAdds(model)
-    out = generate(model, num_samples=num, on_step=spent, **asdict(sampling))
+    with StepProgress(f"sampling {name}", math.ceil(num / sampling.batch_size)) as shown:
+
+        def on_step(step: Step) -> None:
+            spent(step)
+            shown(step)
+
+        out = generate(model, num_samples=num, on_step=on_step, **asdict(sampling))
     return out, spent.total / num
