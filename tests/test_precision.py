@@ -1,5 +1,6 @@
 """Draws in float32, as public code has them: right with few steps, too cold with many."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -45,6 +46,17 @@ def test_a_token_that_weighs_little_against_the_mask_wins_in_float64_and_never_i
         drawn = torch.tensor([[0.5, u]], dtype=dtype)  # an ordinary number for the mask
         won[dtype] = race(weights.to(dtype), drawn).item()
     assert won == {torch.float32: 0, torch.float64: 1}
+
+
+@pytest.mark.parametrize("weight", [2e-8, 2e-7])
+def test_a_float32_race_draws_rare_tokens_less_often_by_the_factor_that_the_docs_have(weight: float) -> None:
+    """All uniform numbers of float32 with which the token may win, against the mask's numbers spread evenly."""
+    lucky = 1 - torch.arange(1, 81) * 2.0**-24
+    of_mask = (torch.arange(2000) + 0.5) / 2000
+    u = torch.stack([of_mask.repeat(len(lucky)), lucky.repeat_interleave(len(of_mask))], dim=1)
+    wins = race(torch.tensor([1.0, weight]).expand_as(u), u).sum().item()
+    a = 1 / (weight * 2**24)
+    assert wins / len(of_mask) * 2**-24 / weight == pytest.approx(a / math.expm1(a), rel=0.02)
 
 
 def test_a_sample_drawn_in_float32_does_not_depend_on_its_batch() -> None:

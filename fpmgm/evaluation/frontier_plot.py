@@ -33,7 +33,7 @@ def draw_frontiers(found: Found, file: Path) -> list[Path]:
         if index % across == 0:
             axis.set_ylabel("generative perplexity")
     handles, labels = axes.flat[0].get_legend_handles_labels()
-    figure.legend(handles, labels, frameon=False, loc="outside lower center", ncols=min(4, len(labels)))
+    figure.legend(handles, labels, frameon=False, loc="outside lower center", ncols=min(across + 1, len(labels)))
     return save(figure, file)
 
 
@@ -45,11 +45,11 @@ def _panel(axis: Axes, found: Found, budget: int) -> None:
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.yaxis.set_minor_formatter(NullFormatter())
     axis.grid(alpha=0.3)
-    if found.real:
-        _real(axis, found.real)
     for index, line in enumerate(found.asked.lines):
         own = [point for point in found.points if (point.model, point.budget) == (line.name, budget)]
         _line(axis, own, index, line.name)
+    if found.real:
+        _real(axis, found.real)
 
 
 def _real(axis: Axes, real: RealText) -> None:
