@@ -12,14 +12,15 @@ piece between two end-of-text tokens, which serve as BOS and EOS (MDLM's wrappin
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain, cycle
+from itertools import chain, cycle, islice
 from typing import BinaryIO
 
 import numpy as np
 from jaxtyping import Int
+from tokenizers import Tokenizer
 
 from fpmgm.data.sources import Piece
-from fpmgm.symbols import Symbols
+from fpmgm.symbols import Symbols, encode_texts
 
 Tokenised = Iterator[tuple[Piece, list[int]]]
 RowIndices = Int[np.ndarray, "..."]
@@ -137,6 +138,12 @@ def _add_begun(out: RowFile, following: Iterable[list[int]]) -> int:
             break
     out.add(row[: out.length], out.symbols.last)
     return num_documents
+
+
+def tokenised(source: Iterator[Piece], tokenizer: Tokenizer, at_once: int) -> Tokenised:
+    """Pieces of text with their tokens."""
+    while batch := list(islice(source, at_once)):
+        yield from zip(batch, encode_texts(tokenizer, [piece.text for piece in batch]), strict=True)
 
 
 def documents(source: Tokenised, most: int) -> Iterator[list[int]]:

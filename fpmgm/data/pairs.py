@@ -42,8 +42,6 @@ class Pair(NamedTuple):
 
 def read_pairs(source: str, fields: Fields) -> Iterator[Pair]:
     """The pairs of a .jsonl file or of a folder of them, in order; a ValueError that names the line if one is none."""
-    if source.startswith("hub:"):
-        raise ValueError(f"pairs are read from .jsonl files, and data.source is {source}")
     for file in files_of(source):
         if file.suffix != ".jsonl":
             raise ValueError(f"pairs are read from .jsonl files, and {file} is none")

@@ -23,14 +23,15 @@ from fpmgm.backbones.network import Vocabulary
 from fpmgm.codecs import Codec, TextCodec
 from fpmgm.data.assets import ASSETS, cache_folder, fetch, making
 from fpmgm.data.dataset import DataConfig, Dataset, RowIndices
-from fpmgm.data.packing import PACKINGS, Packed, RowFile, without_shared
-from fpmgm.data.pairs import Fields, Pair, pack_pairs, read_pairs
+from fpmgm.data.packing import PACKINGS, Packed, RowFile, documents, tokenised, without_shared
+from fpmgm.data.pairs import Fields, Pair, pack_pairs, pair_tokens, read_pairs
 from fpmgm.data.sources import Piece, fingerprint, is_compressed, num_bytes, pieces
 from fpmgm.files import remove_leftovers, whole_file, whole_folder
 from fpmgm.names import choose
+from fpmgm.places import BUNDLED
 from fpmgm.progress import Progress
 from fpmgm.schema import MAX_LENGTH, read_json, read_object, require
-from fpmgm.symbols import END_OF_TEXT, cut_words, encode_texts, read_tokenizer, symbols_of
+from fpmgm.symbols import END_OF_TEXT, cut_words, read_tokenizer, symbols_of
 
 TOKENIZER_BYTES = 64 << 20  # a tokenizer is trained on at most this much text, taken evenly from the source
 ANY_KEY = "[0-9a-f]{32}"
@@ -60,7 +61,8 @@ class TextConfig:
     text_field: str = "text"
     """The field or column that holds the text of .jsonl, .parquet and hub data."""
     tokenizer: str = "bpe-2048"
-    """bpe-N: byte-level BPE trained on the source, N symbols with the mask; gpt2; bert; or a tokenizer.json."""
+    """bpe-N: byte-level BPE trained on the source, N symbols with the mask; gpt2; bert; a tokenizer.json; or a model,
+    whose tokenizer it is: a bundled one, a model folder or a run."""
     length: int = 128
     packing: Literal["wrap", "pad", "begin", "end", "pairs"] = "wrap"
     """wrap: documents joined and cut to length. The others take each line of a .txt file for a document. pad: a
@@ -87,6 +89,8 @@ class TextConfig:
                 raise ValueError(
                     f"data.{name} is {getattr(self, name)!r}, and packing {self.packing} does not use it; leave it out"
                 )
+        if self.packing == PAIRS and self.source.startswith("hub:"):
+            raise ValueError(f"pairs are read from .jsonl files, and data.source is {self.source}")
         require("data.length", self.length, 3, MAX_LENGTH)
         bpe_size(self.tokenizer)  # a wrong one is refused before any text is fetched
         if not 0 < self.validation_share < 0.5:
@@ -119,7 +123,7 @@ class TextConfig:
         of another text would be split otherwise. Whoever gets the model folder sees the path.
         """
         is_path = self.source not in ASSETS and not self.source.startswith("hub:")
-        is_file = self.tokenizer not in KNOWN and not bpe_size(self.tokenizer)
+        is_file = self.tokenizer not in KNOWN and not bpe_size(self.tokenizer) and not _is_bundled(self.tokenizer)
         return replace(
             self,
             source=os.path.abspath(self.source) if is_path else self.source,
@@ -189,8 +193,8 @@ def load_text(config: TextConfig, codec: Codec | None = None) -> TextDataset:
         raise ValueError(f"{config.source} is text, and the model writes {codec.kind}")
     tokenizer = codec.tokenizer if codec else tokenizer_for(config, content)
     how = [] if config.packing == "wrap" else [config.packing]
-    documents = str(config.validation_documents)
-    key = _key(content, *_read_as(config), tokenizer.to_str(), str(config.length), documents, *how)
+    num_last = str(config.validation_documents)
+    key = _key(content, *_read_as(config), tokenizer.to_str(), str(config.length), num_last, *how)
     folder = cache_folder() / "packed" / key
     with making(folder) as is_missing:
         if is_missing:
@@ -326,13 +330,18 @@ def _packed(out: RowFile, config: TextConfig, tokenizer: Tokenizer) -> Packed:
         return pack_pairs(out, pairs, tokenizer, config.validation_documents)
     by_line = {} if config.packing == "wrap" else {"by_line": True}
     source = _watched("tokenising", config.source, pieces(config.source, config.text_field, **by_line))
-    tokenised = _tokenised(source, tokenizer, DOCUMENTS_AT_ONCE if by_line else PIECES_AT_ONCE)
-    return PACKINGS[config.packing](out, tokenised, config.validation_documents)
+    ids = tokenised(source, tokenizer, DOCUMENTS_AT_ONCE if by_line else PIECES_AT_ONCE)
+    return PACKINGS[config.packing](out, ids, config.validation_documents)
 
 
-def _tokenised(source: Iterator[Piece], tokenizer: Tokenizer, at_once: int) -> Iterator[tuple[Piece, list[int]]]:
-    while batch := list(islice(source, at_once)):
-        yield from zip(batch, encode_texts(tokenizer, [piece.text for piece in batch]), strict=True)
+def row_sizes(config: TextConfig) -> list[int]:
+    """How many tokens each document or pair of a source needs, with its two ends."""
+    tokenizer = tokenizer_for(config, fingerprint(config.source))
+    if config.packing == PAIRS:
+        pairs = pair_tokens(read_pairs(config.source, config.fields), tokenizer)
+        return [2 + len(prompt) + len(answer) for _, prompt, answer in pairs]
+    source = tokenised(pieces(config.source, config.text_field, by_line=True), tokenizer, DOCUMENTS_AT_ONCE)
+    return [2 + len(ids) for ids in documents(source, MAX_LENGTH)]
 
 
 def _watched(what: str, source: str, pieces: Iterator[Read]) -> Iterator[Read]:
@@ -367,12 +376,17 @@ def texts_of(config: TextConfig) -> Iterator[str]:
 
 
 def _tokenizer_file(tokenizer: str) -> Path:
-    path = Path(tokenizer)
-    if path.is_dir():
-        path = path / "tokenizer.json"
-    if not path.is_file():
-        raise ValueError(f"tokenizer is {tokenizer!r}; give gpt2, bert, bpe-N or a tokenizer.json that exists")
-    return path
+    """A tokenizer.json: of that path, in that folder, or of the model of that run or of that bundled name."""
+    path = BUNDLED / tokenizer if _is_bundled(tokenizer) else Path(tokenizer)
+    files = (path, path / "tokenizer.json", path / "model" / "tokenizer.json")
+    found = next((file for file in files if file.is_file()), None)
+    if found is None:
+        raise ValueError(f"tokenizer is {tokenizer!r}; give gpt2, bert, bpe-N, a tokenizer.json or a model that exists")
+    return found
+
+
+def _is_bundled(name: str) -> bool:
+    return Path(name).name == name and (BUNDLED / name / "tokenizer.json").is_file()
 
 
 def _key(*parts: str) -> str:

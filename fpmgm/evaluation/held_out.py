@@ -15,7 +15,7 @@ from fpmgm.data.pixels import KNOWN
 from fpmgm.data.sources import SUFFIXES
 from fpmgm.data.stories import STORIES
 from fpmgm.data.stories_text import StoriesConfig
-from fpmgm.data.text import TextConfig, load_text
+from fpmgm.data.text import PAIRS, TextConfig, load_text
 from fpmgm.names import choose
 from fpmgm.types import Batch
 
@@ -67,10 +67,17 @@ def data_for(model: Model, source: str = OWN, split: str = AUTO, *, with_trainin
         stories = StoriesConfig(length=model.config.vocabulary.length)
         return (stories if with_training else stories.held_out_only()).load(codec)
     place = _split_file(source, split) if split in STANDARD else source
-    data = load_text(TextConfig(source=place, length=model.config.vocabulary.length), codec)
+    data = load_text(_read_like(own, TextConfig(source=place, length=model.config.vocabulary.length)), codec)
     if split == HELD_OUT:
         return data
     return replace(data, train=np.arange(0), held_out=np.arange(len(data.rows)))
+
+
+def _read_like(own: DataConfig | None, config: TextConfig) -> TextConfig:
+    """Another source in the same kind of sequences as a model's own data, if these are pairs or documents with ends."""
+    if not isinstance(own, TextConfig) or own.packing not in ("end", PAIRS):
+        return config
+    return replace(own, source=config.source, length=config.length, content="", validation_documents=0)
 
 
 def _images_for(model: Model, codec: ImageCodec, source: str, split: str) -> Dataset:

@@ -235,6 +235,8 @@ def validate(
     data, words = measured_data(model, asked.data, asked.split, with_training=asked.ngram)
     if asked.ngram and data.pad_id is not None:
         raise ValueError(f"{words} is padded, and n-gram models would count the padding; leave --ngram out")
+    if asked.ngram and data.given is not None:
+        raise ValueError(f"{words} has prompts, which n-gram models would count as answers; leave --ngram out")
     num = asked.validation_sequences or usual_number(asked.data, asked.split) or len(data.held_out)
     batch = data.measured(num)
     where = measured_on(data, batch, words)

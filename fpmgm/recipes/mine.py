@@ -5,17 +5,22 @@ In Shakespeare it finds 2.75 bits a byte before any training, and a fresh model 
 Other texts get a tokenizer and a small model of their own.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 
-from fpmgm.checkpoint import BUNDLED
-from fpmgm.data.text import TextConfig
+from fpmgm.backbones.dit import MDLMConfig, Network
+from fpmgm.checkpoint import read_config
+from fpmgm.data.text import PAIRS, TextConfig
 from fpmgm.gradients import IterationCounts
 from fpmgm.objectives import MaskedCrossEntropy
+from fpmgm.places import find_folder
 from fpmgm.recipes.poetry import MINI, POETRY
 from fpmgm.training.config import Training
 
-BASE = "poetry"
-"""The bundled model that a run may start from."""
+BASE = "text-mini"
+"""The bundled model that a run may start from. Its network, length and tokenizer are read from its folder."""
+RECIPE = "poetry"
+"""The recipe that a run is a variant of."""
 FEWEST_BYTES_A_TOKEN = 2.0
 """A text of fewer bytes a token is not what the bundled tokenizer was made for: another language or code."""
 FEWEST_SEQUENCES = 4
@@ -27,6 +32,12 @@ FEWEST_UPDATES = 150
 """The batch is the largest that leaves time for so many updates, or else the smallest."""
 MOST_EPOCHS = 30
 """More passes than these over a text are learning by heart."""
+MOST_PAIR_EPOCHS = 200
+"""The same of pairs, which may well be learned by heart."""
+FITTING = 0.99
+"""The share of documents or pairs that the length of a fresh model holds whole."""
+LONGEST = 256
+"""The longest sequences of a fresh model."""
 CARD_SAMPLES = 4
 CAREFUL = 0.85
 """The share of the time that updates are planned for, by the speed of the probe."""
@@ -41,7 +52,12 @@ class OwnPlan:
     minutes: float
     seed: int
     start: str
-    """auto, bundled or fresh, as asked."""
+    """auto, bundled, fresh or a model, as asked."""
+    packing: str = "auto"
+    """auto, or a packing of `TextConfig`, as asked."""
+    prompt_field: str = TextConfig.prompt_field
+    answer_field: str = TextConfig.answer_field
+    between: str = TextConfig.between
 
     read: str
     """The text that is read: the source, or an excerpt of it."""
@@ -51,6 +67,8 @@ class OwnPlan:
     length: int
     width: int
     num_heads: int
+    packed: str = TextConfig.packing
+    """The packing that was decided on."""
     validation_share: float = 0.01
     batch_size: int = PROBED_BATCH
     updates: int = 1000
@@ -62,6 +80,10 @@ class OwnPlan:
     def seconds_an_update(self) -> float:
         return self.seconds_a_sequence * self.batch_size
 
+    @property
+    def most_epochs(self) -> int:
+        return MOST_PAIR_EPOCHS if self.packed == PAIRS else MOST_EPOCHS
+
     def seconds_at_the_end(self, pace: float) -> float:
         """What comes after the updates at so many seconds a sequence: validation, a card with its plot, samples.
 
@@ -71,18 +93,39 @@ class OwnPlan:
 
 
 def sized_by_text(plan: OwnPlan, num_bytes: int) -> OwnPlan:
-    """Tokenizer and network of a fresh model, by the amount of text and the minutes; the bundled one is as it is."""
+    """Tokenizer and network of a fresh model, by the amount of text and the minutes; a trained one is as it is."""
     if plan.init:
-        file = str(BUNDLED / BASE / "tokenizer.json")
-        return replace(plan, tokenizer=file, length=POETRY.data.length, width=MINI.width, num_heads=MINI.num_heads)
+        model = trained_network(plan.init)
+        file = str(find_folder(plan.init) / "tokenizer.json")
+        return replace(plan, tokenizer=file, length=model.length, width=model.width, num_heads=model.num_heads)
     symbols = next((num for size, num in ((3e4, 320), (3e5, 512), (3e6, 1024)) if num_bytes < size), 2048)
     width = 64 if num_bytes < 3e4 else 128 if num_bytes < 3e6 or plan.minutes < 20 else 192
     length = 32 if num_bytes < 3e4 or plan.minutes < 5 else 64 if plan.minutes < 30 else 128
     return replace(plan, tokenizer=f"bpe-{symbols}", length=length, width=width, num_heads=width // 32)
 
 
+def trained_network(name: str) -> MDLMConfig:
+    """The network of a model that a run can start from; a ValueError if it is not one that writes text from masks."""
+    folder = find_folder(name)
+    config = read_config(folder)
+    if not isinstance(config, MDLMConfig) or config.is_causal or not (folder / "tokenizer.json").is_file():
+        raise ValueError(f"start is {name}, which is no masked model of text with a tokenizer; give one, or fresh")
+    return config
+
+
+def sized_by_rows(plan: OwnPlan, sizes: Sequence[int]) -> OwnPlan:
+    """The length of a fresh model whose sequences are documents or pairs of so many tokens: nearly all fit in whole."""
+    if plan.init or not sizes:
+        return plan
+    fitting = sorted(sizes)[min(len(sizes) - 1, int(FITTING * len(sizes)))]
+    return replace(plan, length=min(LONGEST, max(16, -(-fitting // 8) * 8)))
+
+
 def sized_by_sequences(plan: OwnPlan, num_sequences: int) -> OwnPlan:
     """The share that is held out, and the largest batch there can be for the probe."""
+    if num_sequences < FEWEST_SEQUENCES and plan.packed != TextConfig.packing:
+        what = PAIRS if plan.packed == PAIRS else "documents"
+        raise ValueError(f"{plan.source} gives {num_sequences} {what}; give at least {FEWEST_SEQUENCES}")
     if num_sequences < FEWEST_SEQUENCES:
         least = FEWEST_SEQUENCES * (plan.length - 2)
         raise ValueError(
@@ -99,26 +142,38 @@ def sized_by_time(plan: OwnPlan, seconds: float, num_training: int) -> OwnPlan:
         updates = int(CAREFUL * seconds / (plan.seconds_a_sequence * batch))
         if updates >= FEWEST_UPDATES:
             break
-    updates = min(updates, MOST_EPOCHS * num_training // batch)
+    updates = min(updates, plan.most_epochs * num_training // batch)
     return replace(plan, batch_size=batch, updates=max(10, updates))
+
+
+def data_of(plan: OwnPlan) -> TextConfig:
+    """The sequences that a plan stands for."""
+    return TextConfig(
+        source=plan.read,
+        text_field=plan.text_field,
+        tokenizer=plan.tokenizer,
+        length=plan.length,
+        packing=plan.packed,  # type: ignore[arg-type]  # TextConfig checks it
+        prompt_field=plan.prompt_field,
+        answer_field=plan.answer_field,
+        between=plan.between,
+        validation_share=plan.validation_share,
+    )
 
 
 def training_of(plan: OwnPlan, out: str) -> Training:
     """The run that a plan stands for."""
     network = replace(MINI, width=plan.width, num_heads=plan.num_heads)
+    if plan.init:
+        trained = trained_network(plan.init)
+        network = Network(**{field.name: getattr(trained, field.name) for field in fields(Network)})
     every = max(1, round(30 / plan.seconds_an_update)) if plan.seconds_a_sequence else 100
     lr = 5e-4 if plan.init else 2e-3
     return replace(
         POETRY,
         out=out,
         model=network,
-        data=TextConfig(
-            source=plan.read,
-            text_field=plan.text_field,
-            tokenizer=plan.tokenizer,
-            length=plan.length,
-            validation_share=plan.validation_share,
-        ),
+        data=data_of(plan),
         optim=replace(POETRY.optim, lr=lr, warmup=max(5, plan.updates // 15), ema=0.98),
         objective=MaskedCrossEntropy(
             weighting="masked",  # steadier gradients for short runs; not compared by itself

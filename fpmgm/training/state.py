@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from fpmgm.files import whole_folder, write_tensors
-from fpmgm.schema import read_json
+from fpmgm.schema import parse_object, read_text
 
 UPDATE = r"update-(\d{8,12})"
 """The names of states and snapshots; whatever else lies beside them is not ours."""
@@ -195,7 +195,7 @@ def read_about(path: Path) -> dict[str, Any]:
     file = path / "state.json"
     if not file.is_file():
         raise ValueError(f"the state {path} is damaged: it has no state.json")
-    about = read_json(file)
+    about = parse_object(read_text(file), str(file), is_strict=False)  # one held-out sequence has an error of nan
     number = about.get("num_averaged")
     if about.get("update") != update_of(path) or type(number) is not int or not 0 <= number < 1 << 62:
         raise ValueError(f"{file} is damaged: it does not tell the update of its folder and the average's number")
