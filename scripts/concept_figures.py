@@ -249,8 +249,10 @@ def main(folder: Path = FOLDER, *, with_model: bool = True) -> list[Path]:
         model = load()
         denoiser, tokens = model.denoiser, torch.tensor(generate(model, num_samples=8, budget=192, seed=0).tokens)
     else:
-        shape = {"width": 32, "num_heads": 2, "num_pre": 1, "num_fp": 1, "num_post": 1}
-        denoiser = mdlm(MDLMConfig(vocab_size=40, mask_id=39, length=32, **shape)).eval()
+        config = MDLMConfig(
+            vocab_size=40, mask_id=39, length=32, width=32, num_heads=2, num_pre=1, num_fp=1, num_post=1
+        )
+        denoiser = mdlm(config).eval()
         tokens = torch.randint(39, (2, 32), generator=generator(1))
     files.append(draw_solve(denoiser, tokens, folder / "solve.svg"))
     files.append(draw_filling(denoiser, tokens.shape[1], folder / "filling.svg"))

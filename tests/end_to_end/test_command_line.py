@@ -6,17 +6,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
-import fpmgm
 from fpmgm import __version__
 from fpmgm.__main__ import main
 from fpmgm.recipes import ABOUT, RECIPES
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_quickstart_writes_a_text_and_prints_its_table(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -122,47 +117,3 @@ def test_train_without_a_recipe_lists_them_with_a_line_each(
         assert re.search(rf"^  {name} +{re.escape(about)}$", printed, flags=re.MULTILINE)
     assert "fpmgm train RECIPE --help" in printed
     assert max(map(len, printed.splitlines())) <= 100
-
-
-def test_the_python_of_the_readme_runs() -> None:
-    readme = (ROOT / "README.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)
-    assert len(blocks) == 3
-    for block in (blocks[0], blocks[2]):
-        scope: dict[str, Any] = {}
-        exec(block, scope)
-        out = scope["out"]
-        rows = torch.tensor(out.tokens) if isinstance(out, fpmgm.Generated) else out.z
-        mask_id = scope["model"].config.mask_id if isinstance(out, fpmgm.Generated) else scope["model"].mask_id
-        assert len(rows) == 2
-        assert torch.as_tensor(out.block_evals).unique().tolist() == [96]
-        assert not (rows == mask_id).any()
-
-
-@pytest.mark.slow
-def test_the_python_of_the_readme_that_measures_and_trains_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FPMGM_CACHE", str(tmp_path / "cache"))
-    lines = (f"line {i} of a poem about the {word}\n" for i in range(1500) for word in ("sea", "sky", "old oak"))
-    (tmp_path / "my.txt").write_text("".join(lines))
-    _, block, _ = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
-    assert "updates=200" in block
-    scope: dict[str, Any] = {}
-    small = "updates=2, batch_size=2, validation_sequences=4"
-    exec(block.replace("updates=200", small), scope)
-    assert [row.block_evals for row in scope["found"].samples] == [24]
-    assert scope["found"].validation[0].measured_on.endswith("tokens of my.txt (the model was trained on poetry)")
-    assert len({row.sampling.steps for row in scope["rows"]}) == len(scope["rows"]) > 3
-    assert scope["run"].updates == 2
-    data = fpmgm.load(scope["run"].model).data
-    assert data is not None
-    assert data.name.endswith("my.txt")
-
-
-def test_the_readme_opens_with_exactly_two_commands_and_ci_runs_the_second() -> None:
-    readme = (ROOT / "README.md").read_text()
-    commands = re.findall(r"^\./run .*", readme, flags=re.MULTILINE)
-    assert [command.split("#")[0].split() for command in commands[:2]] == [["./run", "quickstart"], ["./run", "test"]]
-    assert 'run" test' in (ROOT / ".ci" / "run").read_text()

@@ -152,12 +152,6 @@ def test_scripts_and_benchmarks_import_the_library_and_no_command() -> None:
         assert "commands" not in imported_by(path), path
 
 
-def test_the_readme_shows_every_file_of_the_method() -> None:
-    readme = (ROOT / "README.md").read_text()
-    for path in PACKAGE.glob("*.py"):
-        assert path.name in readme, path.name
-
-
 def test_no_registry_host_is_named_in_the_project() -> None:
     hosts = [".".join(parts) for parts in (("pypi", "org"), ("npmjs", "org"), ("deb.debian", "org"))]
     hosts.append(".".join(("pythonhosted", "org")))
