@@ -158,7 +158,7 @@ def until_end(tokens: list[int], codec: Codec, num_given: int = 0) -> list[int]:
     return tokens
 
 
-def _num_given(start: Sequence[int], mask_id: int) -> int:
+def count_given(start: Sequence[int], mask_id: int) -> int:
     """The number of tokens up to the last one that is given; 0 if none is."""
     return max((place for place, token in enumerate(start, 1) if token != mask_id), default=0)
 
@@ -215,7 +215,7 @@ def generate(
     return Generated(
         codec=model.speech,
         tokens=rows,
-        given=[_num_given(start, model.config.vocabulary.mask_id) for start in starts],
+        given=[count_given(start, model.config.vocabulary.mask_id) for start in starts],
         has_ends=model.has_ends,
         labels=labels,
         block_evals=spent,

@@ -4,6 +4,7 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,11 +12,13 @@ from fpmgm.__main__ import main
 from fpmgm.checkpoint import load
 from fpmgm.commands import mine
 from fpmgm.commands.mine import Clock, MineCommand, OwnText, _bytes_a_token, run_mine
+from fpmgm.data.text import TextConfig
 from fpmgm.recipes.mine import (
     BATCHES,
     CAREFUL,
     FEWEST_BYTES_A_TOKEN,
     OwnPlan,
+    sized_by_rows,
     sized_by_sequences,
     sized_by_text,
     sized_by_time,
@@ -140,6 +143,64 @@ def test_a_text_that_is_too_long_for_the_time_is_read_in_part(tmp_path: Path, mo
     assert 1 << 17 < Path(excerpt).stat().st_size < 1 << 20
 
 
+def write_pairs(file: Path, num: int = 30) -> None:
+    pairs = [{"prompt": f"What is number {i}?", "answer": f"It is {i}."} for i in range(num)]
+    file.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+
+
+def test_the_length_of_a_fresh_model_holds_nearly_all_pairs_and_that_of_a_trained_one_stays() -> None:
+    assert sized_by_rows(plan(), [10] * 990 + [30] * 9 + [5000]).length == 32
+    assert sized_by_rows(plan(), [3, 4]).length == 16
+    assert sized_by_rows(plan(), [5000] * 9).length == 256
+    assert sized_by_rows(plan(init="some", length=128), [5000] * 9).length == 128
+
+
+def test_small_sets_of_pairs_may_be_read_more_often_than_text() -> None:
+    found = [sized_by_time(plan(seconds_a_sequence=0.001, packed=each), 900.0, 20) for each in ("wrap", "pairs")]
+    assert [each.updates * each.batch_size // 20 for each in found] == [30, 200]
+    with pytest.raises(ValueError, match=r"my\.txt gives 3 pairs; give at least 4"):
+        sized_by_sequences(plan(length=64, packed="pairs"), 3)
+
+
+def test_pairs_are_known_by_their_fields_and_learned_with_their_prompts_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_pairs(tmp_path / "my.jsonl")
+    command = MineCommand(data=OwnText(source="my.jsonl"), minutes=1.0, start="fresh", out="run")
+    run_mine(command, time.monotonic() - 600)  # nothing is left of the minute
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "30 pairs of at most 32 tokens; prompts are given, answers and their ends are learned" in printed
+    assert "An answer to a held-out prompt: What is number" in printed
+    assert "fpmgm sample run --prompt 'What is number" in printed
+    data = load("run").data
+    assert isinstance(data, TextConfig)
+    assert (data.packing, data.length) == ("pairs", 32)
+    again = MineCommand(data=OwnText(source="my.jsonl"), minutes=1.0, start="run", out="tuned")
+    run_mine(again, time.monotonic() - 600)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Start: the model run; its tokenizer of" in printed
+    assert load("tuned").config == load("run").config
+
+
+@pytest.mark.parametrize("packing", ["auto", "end"])
+def test_an_excerpt_of_pairs_or_documents_keeps_them_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packing: Any
+) -> None:
+    monkeypatch.setattr(mine, "BYTES_A_MINUTE", 400)
+    write_pairs(tmp_path / "my.jsonl")
+    (tmp_path / "my.txt").write_text("".join(f"{i} {WORDS}" for i in range(30)))
+    source = "my.jsonl" if packing == "auto" else "my.txt"
+    command = MineCommand(data=OwnText(source=source, packing=packing), minutes=1.0)
+    excerpt = mine._excerpt(tmp_path / "out", command, (tmp_path / source).stat().st_size)
+    rows = [json.loads(line) for line in Path(excerpt).read_text().splitlines()]
+    assert 4 < len(rows) < 20
+    if packing == "auto":
+        assert rows[1]["answer"] == f"It is {rows[1]['prompt'].split()[-1][:-1]}."
+        assert replace(command.data, source=excerpt).packed == "pairs"
+    else:
+        assert rows[0] == {"text": f"0 {WORDS}".strip()}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -148,6 +209,14 @@ def test_a_text_that_is_too_long_for_the_time_is_read_in_part(tmp_path: Path, mo
         (["train", "mine", "--data.source", "few.txt", "--start", "fresh"], "sequence of length 32 needs 30"),
         (["train", "mine", "--data.source", "few.txt", "--minutes", "nan"], "minutes is nan; give at least 1"),
         (["train", "mine", "--data.source", "few.txt", "--start", "frsh"], "did you mean 'fresh'?"),
+        (["train", "mine", "--data.source", "few.txt", "--start", "other"], "has model_type None; fpmgm knows"),
+        (
+            ["train", "mine", "--data.source", "few.txt", "--start", "fashion"],
+            "fashion, which is no masked model of text",
+        ),
+        (["train", "mine", "--data.source", "few.txt", "--data.packing", "pairs"], "few.txt is none"),
+        (["train", "mine", "--data.source", "few.txt", "--data.answer-field", "reply"], "few.txt is none"),
+        (["train", "mine", "--data.source", "few.txt", "--data.packing", "ends"], "did you mean 'end'?"),
         (
             ["train", "mine", "--data.source", "few.txt", "--out", "other"],
             "other holds another run; give another --out",

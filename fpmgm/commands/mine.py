@@ -275,7 +275,7 @@ def describe(plan: OwnPlan, text: Dataset, size: int, bytes_a_token: float) -> l
     part = "" if plan.read == plan.source else f", of which {num_bytes(plan.read):,} bytes are read, taken evenly"
     symbols = text.vocabulary.size
     start = (
-        f"the bundled model {plan.init}; its tokenizer of {symbols:,} symbols"
+        f"the {'bundled ' if plan.init == BASE else ''}model {plan.init}; its tokenizer of {symbols:,} symbols"
         if plan.init
         else f"fresh weights; the bundled tokenizer would hold {bytes_a_token:.1f} bytes a token, so one of "
         f"{symbols:,} symbols was made of the text and"
