@@ -20,7 +20,7 @@ from fpmgm.evaluation.plots import COLOURS
 from fpmgm.generation import generate
 from fpmgm.masking import mask_schedule_by_name, masked_below
 from fpmgm.randomness import Streams, generator
-from fpmgm.reuse import full_reuse, no_reuse, three_state_reuse
+from fpmgm.reuse import Reuse, reuse_by_name, three_state_reuse
 from fpmgm.sampling import Step, even_times, masked_start, sample
 from fpmgm.solvers import Solver, anderson, picard
 from fpmgm.transitions import Ancestral
@@ -170,12 +170,9 @@ def draw_solve(denoiser: Denoiser, z: Tokens, file: Path) -> Path:
             left.plot(range(1, NUM_ITERS + 1), residuals, style, color=COLOURS[index], label=f"{name}, t = {t}")
     left.set(xlabel="solver iteration", ylabel="relative residual", yscale="log", title="from h_pre")
     left.legend(frameon=False, fontsize=7)
-    for index, (name, rule) in enumerate(
-        {"none": no_reuse, "full": full_reuse, "three-state": three_state_reuse}.items()
-    ):
-        right.plot(
-            range(1, NUM_ITERS + 1), _residuals_of_second_step(denoiser, z, rule), color=COLOURS[index], label=name
-        )
+    for index, name in enumerate(("none", "full", "three-state")):
+        residuals = _residuals_of_second_step(denoiser, z, reuse_by_name(name))
+        right.plot(range(1, NUM_ITERS + 1), residuals, color=COLOURS[index], label=name)
     right.set(xlabel="solver iteration", title="t = 0.45, after a step at t = 0.5, by reuse")
     right.legend(frameon=False, fontsize=8)
     for axis in (left, right):
@@ -200,7 +197,7 @@ def _residuals(
 
 
 @torch.no_grad()
-def _residuals_of_second_step(denoiser: Denoiser, z: Tokens, rule: Callable[..., torch.Tensor]) -> list[float]:
+def _residuals_of_second_step(denoiser: Denoiser, z: Tokens, rule: Reuse) -> list[float]:
     first, second = _masked(denoiser, z, 0.5), _masked(denoiser, z, 0.45)
     cond = denoiser.condition(first, 0.5)
     h_pre = denoiser.pre(first, cond)
