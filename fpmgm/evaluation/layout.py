@@ -44,7 +44,7 @@ MATCHED = (
 )
 TEXTS_HAVE = "distinct_2"
 """A metric that is measured of all texts, and of nothing else."""
-SHOWN = (MEASURED[0], *MEASURED[2:4], MEASURED[6], MEASURED[7])
+SHOWN = (MEASURED[0], *MEASURED[2:4], MEASURED[7])
 """What fits on a terminal; the files have all."""
 COSTS = (
     Column(title="block evaluations", value=lambda row: row.block_evals),
