@@ -22,9 +22,10 @@ class OnDevice:
     """Where networks run, and in which precision."""
 
     device: str = "auto"
-    """cpu, cuda, cuda:1 or mps; auto: CUDA if it is there, then MPS, then the CPU."""
+    """Where the network runs: cpu, cuda, cuda:1 or mps. With auto, it runs on CUDA if that is there, else on MPS, else
+    on the CPU."""
     dtype: DtypeName = "float32"
-    """What weights and hidden states are kept in. Tokens are drawn in float64 whatever this is."""
+    """The precision of weights and hidden states. Tokens are drawn in float64 in any case."""
 
     def check_device(self) -> None:
         """A ValueError if there is no such device, or it does not compute so."""

@@ -29,30 +29,34 @@ class Sampling:
     """How to spend a budget on a sample."""
 
     budget: int = 96
-    """Block evaluations per sequence."""
+    """Block evaluations for each sequence."""
     steps: int | None = None
-    """Denoising steps; None: what the model's generation_config.json says for the budget, else as many as the budget
-    allows at four iterations each on average."""
+    """The number of denoising steps. With None, the model's generation_config.json says it for the budget; if it does
+    not, there are as many steps as the budget allows at four iterations each on average."""
     allocation: Literal["auto", AllocationName] = "auto"
-    """How solver iterations are spread over the steps: fixed, decreasing, increasing, cosine or front-loaded; auto:
-    what generation_config.json says for the budget, else decreasing."""
+    """How solver iterations are spread over the steps. With auto, generation_config.json says it for the budget; if it
+    does not, it is decreasing: more iterations early."""
     reuse: Literal["auto", ReuseName] = "auto"
-    """Where the solver starts: none, full or three-state; auto: three-state, or none for a plain stack."""
+    """Where the solver of a step starts: at h_pre (none), at the last solution (full), or between the two, by what
+    happened to each token (three-state). With auto, it is three-state, and none for a plain stack."""
     reuse_masked: tuple[float, float] = (0.75, 0.9)
-    """Three-state reuse: the share kept at masked positions when nothing is visible, and when all is."""
+    """Three-state reuse keeps this share of the last solution at masked positions: the first number if no token is
+    visible, the second if all are."""
     reuse_changed: tuple[float, float] = (0.2, 0.2)
-    """The same at positions whose token has changed."""
+    """The same two shares at positions whose token has changed."""
     solver: SolverName = "picard"
+    """What solves the fixed point: picard applies the block again and again; anderson mixes the last results."""
     tolerance: float | None = None
-    """Stop a sequence's solver when its relative residual is at most this; None: run all iterations."""
+    """The solver of a sequence stops when its relative residual is at most this. With None, it runs all iterations."""
     transition: Literal["auto", TransitionName] = "auto"
-    """Which masked tokens a step reveals: each by chance (ancestral), the surest (confidence, by what the name says),
-    or cells of `grid` in Halton order; remdm masks some again. auto: what generation_config.json says, else halton for
-    images and ancestral for text."""
+    """Which masked tokens a step reveals. ancestral: each by chance. confidence: the surest, by what the name says.
+    halton: cells of `grid` in Halton order. remdm: as ancestral, and some tokens are masked again. With auto,
+    generation_config.json says it; if it does not, it is halton for images and ancestral for text."""
     schedule: ScheduleName = "linear"
-    """How much is masked at a time, for ancestral and confidence; the others have their own."""
+    """How many tokens are masked at a time, for ancestral and confidence. The other transitions have their own
+    schedules."""
     confidence_noise: float = 0.0
-    """Gumbel noise on the score of confidence, times the time of the next step."""
+    """The weight of Gumbel noise on the score of confidence. It is multiplied by the time of the next step."""
     eta: float | None = None
     """How much remdm-cap, remdm-rescale and remdm-loop mask again. None: 0.008, 0.015 and 0.02, as in its scripts."""
     t_on: float | None = None
@@ -61,28 +65,34 @@ class Sampling:
     alpha_on: float | None = None
     """The share of tokens that are visible while remdm-loop masks again. None: 0.9."""
     grid: tuple[int, int] | None = None
-    """Rows and columns that halton fills; their product is the number of tokens. None: those of the model's images."""
+    """Rows and columns that halton fills. Their product must be the number of tokens. With None, they are those of the
+    model's images."""
     halton_roll: bool = False
-    """Whether each sample begins the Halton order at a place of its own, drawn by chance."""
+    """Each sample begins the Halton order at a random place of its own."""
     cfg_weight: float | None = None
-    """Guidance towards the class: logits are (1 + w) conditional - w unconditional. None: what generation_config.json
-    says, else 0, which guides nothing."""
+    """The weight w of guidance towards the class: logits are (1 + w) conditional - w unconditional. With None,
+    generation_config.json says it; if it does not, it is 0, and nothing is guided."""
     guidance: Literal["auto", GuidanceName] = "auto"
-    """When guidance has its weight: at every step (constant), rising from 0 (ramp), or from a later step on (late).
-    auto: what generation_config.json says, else constant."""
+    """At which steps guidance has its weight: at every step (constant), rising from 0 (ramp), or only at later steps
+    (late). With auto, generation_config.json says it; if it does not, it is constant."""
     guidance_begin: float = 0.5
     """The share of the steps after which late guidance begins."""
     temperature: float | None = None
-    """Divides the logits; 0 takes the most probable token. None: what generation_config.json says, else 1."""
+    """Logits are divided by this number. 0 takes the most probable token. With None, generation_config.json says it; if
+    it does not, it is 1."""
     top_k: int | None = None
+    """Only so many of the most probable tokens can be drawn. With None, all can."""
     top_p: float | None = None
+    """Only the most probable tokens can be drawn whose probabilities add up to this number. With None, all can."""
     nucleus: NucleusName = "inclusive"
-    """Which set top_p keeps: inclusive (with the token that crosses p) or strict."""
+    """Whether top_p keeps the token at which the sum reaches p (inclusive) or stops before it (strict)."""
     precision: Literal["float64", "float32"] = "float64"
-    """What the draws of ancestral are computed in. float32 draws as much public code does, which is too cold with many
-    steps; it is there for comparison."""
+    """The precision of the draws of ancestral. float32 draws as much public code does, which is too cold with many
+    steps. It is there for comparison."""
     seed: int = 0
+    """Every random number follows from this number and from the number of the sample."""
     batch_size: int = 32
+    """Sequences that are sampled at the same time. It does not change the samples."""
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():

@@ -29,17 +29,19 @@ class AnalyseCommand(OnDevice):
     model: Annotated[str, tyro.conf.Positional]
     """A bundled model, a model folder, or a hub id owner/name."""
     analysis: Annotated[str, tyro.conf.Positional] = "cka"
-    """cka: how alike the layers are. (Others have fields of their own: analyse MODEL optimum, analyse RUN dynamics.)"""
+    """cka compares the layers. `analyse MODEL optimum --help` and `analyse RUN dynamics --help` describe the others."""
     data: str = OWN
-    """The data it is analysed on: a corpus by name, a file or a folder; auto: what it was trained on, split as in
-    training."""
+    """The data that layers are compared on: a corpus by name, a file or a folder. With auto, it is what the model was
+    trained on, split as in training."""
     split: str = AUTO
-    """Which part of `data`: all; held-out (as in training); train, valid or test; auto: held-out of a corpus and of
-    what the model was trained on, all of another file."""
+    """Which part of `data` is used: all, held-out (as in training), or train, valid or test. With auto, it is held-out
+    for a corpus and for what the model was trained on, and all for another file."""
     num_sequences: int = 128
+    """The number of sequences that are read."""
     seed: int = 0
+    """Every random number follows from this number."""
     out: str = ""
-    """A folder for results and plots; empty: none."""
+    """The folder for results and plots. If it is empty, nothing is written."""
     json: bool = False
     """Print one JSON object."""
 

@@ -44,33 +44,37 @@ class ConvertCommand:
     dest: Annotated[str, tyro.conf.Positional]
     """The folder to write; it must not exist."""
     map: str = FIRST_MIDDLE_LAST
-    """Layers that become the pre/fixed-point/post blocks, counted from 1: 1/6/12 or 1,2/6,7/11,12; first/middle/last
-    (the paper's 1/6/12 of 12); auto: by CKA, as `analyse` finds it; none: keep the plain stack."""
+    """Which layers of the source become the blocks before, inside and after the fixed point, counted from 1: for
+    example 1/6/12 or 1,2/6,7/11,12. first/middle/last is 1/6/12 of 12 layers, as in the paper. auto finds the map by
+    CKA, as `analyse` does. none keeps the plain stack."""
     data: str = OWN
-    """The text that --map auto compares layers on: a corpus by name, a file or a folder; auto: what the model was
-    trained on, split as in training."""
+    """The text that --map auto compares layers on: a corpus by name, a file or a folder. With auto, it is what the
+    model was trained on, split as in training."""
     split: str = AUTO
-    """Which part of `data`: all; held-out (as in training); train, valid or test; auto: held-out of a corpus and of
-    what the model was trained on, all of another file."""
+    """Which part of `data` is used: all, held-out (as in training), or train, valid or test. With auto, it is held-out
+    for a corpus and for what the model was trained on, and all for another file."""
     a: float = 0.5
-    """The injection starts as a h + b h_pre, exactly: 1 and 0 make a plain loop of the fixed-point layers."""
+    """The injection starts as a h + b h_pre, exactly. With 1 and 0 the fixed-point layers are looped without their
+    input."""
     b: float = 0.5
+    """The share of h_pre in that sum."""
     injection: InjectionName = "mlp"
-    """mlp (the paper's), linear or add."""
+    """How the fixed-point map reads its input: mlp (the paper's), linear or add."""
     to: str = "fpmgm"
-    """fpmgm: a model folder of ours; for plain stacks also mdlm: the hub's MDLM naming, and halton: a checkpoint as the
-    public Halton-MaskGIT code saves it."""
+    """The form that is written. fpmgm is a model folder of ours. A plain stack can also become mdlm, the hub's form of
+    MDLM, or halton, a checkpoint as the public Halton-MaskGIT code saves it."""
     tokenizer: str = AUTO
-    """Of text: gpt2, bert or a tokenizer.json. Of images: an image tokenizer, or a model that has one. auto: the
-    source's own, else gpt2 or bert by the number of symbols, else none."""
+    """For text: gpt2, bert or a tokenizer.json. For images: an image tokenizer, or a model that has one. With auto, it
+    is the source's own, else gpt2 or bert by the number of symbols, else none."""
     num_heads: int | None = None
-    """Needed only if the source does not tell."""
+    """The number of attention heads. It is needed only if the source does not tell."""
     length: int | None = None
-    """Needed only if the source does not tell."""
+    """The length of sequences. It is needed only if the source does not tell."""
     mask_id: int | None = None
-    """Which symbol is the mask; needed only without a tokenizer, if the vocabulary is neither GPT-2's nor BERT's."""
+    """The number of the mask symbol. It is needed only if there is no tokenizer and the vocabulary is neither GPT-2's
+    nor BERT's."""
     device: str = "auto"
-    """Where --map auto compares layers: cpu, cuda, cuda:1 or mps; auto: CUDA, then MPS, then the CPU."""
+    """Where --map auto compares layers: cpu, cuda, cuda:1 or mps. With auto, it is CUDA, else MPS, else the CPU."""
     json: bool = False
     """Print one JSON object."""
 

@@ -86,11 +86,11 @@ def print_rows(console: Console, rows: Sequence[Row], columns: Sequence[Column])
 
 @dataclass(frozen=True, kw_only=True)
 class SweepCommand(Sweep):
-    """Measure a grid of sampling settings; started again, a sweep goes on where it was stopped."""
+    """Measure a grid of sampling settings. A sweep that was stopped goes on with the same command."""
 
     preset: Annotated[str, tyro.conf.Positional]
-    """budgets, steps (x iterations), allocations (x reuse), reuse (coefficients), nucleus, solver (x tolerance), or
-    grid: whatever --vary says."""
+    """What is varied: budgets, steps (by iterations), allocations (by reuse), reuse (its coefficients), nucleus, solver
+    (by tolerance), or grid (what --vary says)."""
     models: Annotated[tuple[str, ...], tyro.conf.Positional] = (DEFAULT,)
     """Bundled models, model folders, or hub ids owner/name."""
     out: str = "results"

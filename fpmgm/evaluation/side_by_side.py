@@ -49,35 +49,40 @@ class Evaluation(OnDevice):
     models: tuple[str, ...] = (DEFAULT,)
     """Bundled models, model folders, or hub ids owner/name."""
     budgets: tuple[int, ...] = (24, 48, 96, 192)
-    """Budgets to sample at, in block evaluations."""
+    """The budgets to sample at, in block evaluations. If there are none, nothing is sampled."""
     num_samples: int = 64
+    """Samples of each model at each budget."""
     judge: str = "auto"
-    """Who judges samples: of text smollm2, a causal model of ours or of the hub; of images a classifier of ours; auto:
-    the bundled judge; empty: nobody."""
+    """Who judges samples. Text is judged by smollm2, a causal model of ours or one of the hub; images are judged by a
+    classifier of ours. With auto, the bundled judge does it. If it is empty, samples are not judged."""
     data: str = OWN
-    """The data that models are validated on: a corpus by name, a file or a folder; auto: what each was trained on,
-    split as in training. If it is empty, they are not validated."""
+    """The data that models are validated on: a corpus by name, a file or a folder. With auto, it is what each model was
+    trained on, split as in training. If it is empty, models are not validated."""
     split: str = AUTO
-    """Which part of `data`: all; held-out (as in training); train, valid or test (files of that name, as wikitext-2
-    has them); auto: held-out of a corpus and of what the model was trained on, all of another file."""
+    """Which part of `data` is used: all, held-out (as in training), or train, valid or test (files of that name, as
+    wikitext-2 has them). With auto, it is held-out for a corpus and for what the model was trained on, and all for
+    another file."""
     validation_sequences: int | None = None
-    """At most so many sequences, spread evenly; None: 512 held-out ones, all of anything else."""
+    """At most so many sequences are measured, spread evenly. With None, they are 512 of held-out data, and all of other
+    data."""
     ngram: bool = False
-    """Also the perplexity of 5-gram models of the training text on the same held-out tokens: a floor."""
+    """Also measure 5-gram models of the training text on the same held-out tokens."""
     mauve: bool = False
-    """Also MAUVE against the text of `data` and `split`, by the judge's features."""
+    """Also measure MAUVE against the text of `data` and `split`, by the judge's features."""
     inception: bool = False
-    """Also FID, KID, precision and recall of images by Inception, a sixth of a second an image on one core. It also
-    looks at 5,000 real images, once."""
+    """Also measure FID, KID, precision and recall of images by Inception. An image takes a sixth of a second of one
+    core. 5,000 real images are measured too, once."""
     match: Literal["", "temperature", "top_p"] = ""
-    """Also all models but the first with this turned until their entropy is the first one's. If it is empty, nothing
-    is turned."""
+    """Also sample all models except the first with this setting changed until their entropy is that of the first. If it
+    is empty, nothing is changed."""
     frontier: bool = False
-    """Also all models at five temperatures, compared in pairs at equal entropy: what `fpmgm frontier` does, at five
-    times the cost of the samples."""
+    """Also compare all models in pairs at equal entropy, as `fpmgm frontier` does. This takes five times as many
+    samples."""
     seed: int = 0
+    """Every random number follows from this number."""
     out: str = ""
-    """A folder for rows, tables and plots; the same call goes on with a folder it was stopped in. Empty: none."""
+    """The folder for rows, tables and plots. If the command was stopped, the same call goes on. If it is empty, nothing
+    is written."""
 
     def __post_init__(self) -> None:
         self.check_device()

@@ -27,21 +27,24 @@ class Sweep(OnDevice):
     """Which grid of sampling settings is measured."""
 
     preset: str
-    """budgets, steps (x iterations), allocations (x reuse), reuse (coefficients), nucleus, solver (x tolerance), or
-    grid: whatever `vary` says."""
+    """What is varied: budgets, steps (by iterations), allocations (by reuse), reuse (its coefficients), nucleus, solver
+    (by tolerance), or grid (what `vary` says)."""
     models: tuple[str, ...] = (DEFAULT,)
     """Bundled models, model folders, or hub ids owner/name."""
     budgets: tuple[int, ...] = (24, 96)
+    """The budgets to sample at, in block evaluations."""
     vary: tuple[str, ...] = ()
-    """The axes of `grid`: any sampling settings, as in temperature=0.8,1 reuse=none,full."""
+    """The axes of `grid`: any sampling settings, such as temperature=0.8,1 reuse=none,full."""
     num_samples: int = 128
+    """Samples of each cell."""
     judge: str = "auto"
-    """Who judges samples: of text smollm2, a causal model of ours or of the hub; of images a classifier of ours; auto:
-    the bundled judge; empty: nobody."""
+    """Who judges samples. Text is judged by smollm2, a causal model of ours or one of the hub; images are judged by a
+    classifier of ours. With auto, the bundled judge does it. If it is empty, samples are not judged."""
     seed: int = 0
+    """Every random number follows from this number."""
     out: str = ""
-    """The folder for PRESET.jsonl and its tables and plots; the same call goes on with a folder it was stopped in.
-    Empty: none."""
+    """The folder for PRESET.jsonl and its tables and plots. If the sweep was stopped, the same call goes on. If it is
+    empty, nothing is written."""
     save: bool = False
     """Write the best steps and allocation of each budget into the model's generation_config.json."""
 
