@@ -2,11 +2,17 @@
 
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from types import TracebackType
+from typing import Protocol, TypeVar, runtime_checkable
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
+
+T = TypeVar("T")
+PATIENCE = 3.0
+"""Work that takes fewer seconds shows nothing."""
 
 
 class Progress:
@@ -51,6 +57,11 @@ class Progress:
     ) -> None:
         self.bar.stop()
 
+    def expect(self, total: int) -> None:
+        """So many units of work there are in all: for work that knows it only when it has begun."""
+        self.total = total
+        self.bar.update(self.task, total=total)
+
     def step(self, note: str = "") -> None:
         """One unit of work is done."""
         self.reach(self.done + 1, note)
@@ -74,3 +85,41 @@ class Progress:
             self.console.print(
                 f"{self.what} {self.done}{of_all} {shown}{left}{f', {note}' if note else ''}", soft_wrap=True
             )
+
+
+@runtime_checkable
+class Timed(Protocol):
+    """What is told of a denoising step."""
+
+    @property
+    def t(self) -> float: ...
+
+    @property
+    def t_next(self) -> float: ...
+
+
+class StepProgress(Progress):
+    """An `on_step` that shows how far sampling is, if it takes long. Steps lie evenly between the times 1 and 0."""
+
+    def __init__(self, what: str, num_batches: int) -> None:
+        super().__init__(what, unit="steps", patience=PATIENCE)
+        self.last_line = 0.0  # a pipe hears of it when it takes really long
+        self.num_batches = num_batches
+
+    def __enter__(self) -> "StepProgress":
+        super().__enter__()
+        return self
+
+    def __call__(self, step: Timed) -> None:
+        if not self.total:
+            self.expect(self.num_batches * round(1 / (step.t - step.t_next)))
+        self.step()
+
+
+def tracked(items: Sequence[T], what: str) -> Iterator[T]:
+    """The items, with a bar for those that are done if they take long; in a pipe a line now and then."""
+    with Progress(what, len(items), patience=PATIENCE) as progress:
+        progress.last_line = 0.0
+        for item in items:
+            yield item
+            progress.step()

@@ -30,7 +30,8 @@ class Step:
     """One denoising step as `on_step` sees it.
 
     In a guided step `places`, `h_pre`, `h_init` and `solution` are those of the doubled batch: all sequences with their
-    classes, then all without one. What the step computed is told by these; `z` and `z_next` are never doubled.
+    classes, then all without one. What the step computed is told by these. `z`, `z_next` and `logits` are never
+    doubled.
     """
 
     index: int
@@ -40,6 +41,7 @@ class Step:
     z_next: Tokens  # after it
     weight: float  # of guidance
     places: Places  # where logits were computed
+    logits: Logits  # what tokens were drawn from, before temperature, top-k and top-p; of both halves already mixed
     h_pre: Passed
     h_init: Passed  # where the solver started
     solution: Solution  # of a plain stack: h_pre, after 0 iterations
@@ -131,6 +133,7 @@ def sample(
                         z_next=state.z,
                         weight=asked.weight,
                         places=asked.places,
+                        logits=logits,
                         h_pre=h_pre,
                         h_init=h_init,
                         solution=solution,

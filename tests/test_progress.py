@@ -1,10 +1,11 @@
 import io
 import sys
+from dataclasses import dataclass
 
 import pytest
 
 from fpmgm import progress
-from fpmgm.progress import Progress
+from fpmgm.progress import Progress, StepProgress, tracked
 
 
 class Clock:
@@ -61,3 +62,33 @@ def test_a_terminal_gets_a_bar_only_if_the_work_is_long(clock: Clock, monkeypatc
             clock.now = seconds
             shown.reach(5)
         assert ("tokenising" in terminal.getvalue()) == is_shown
+
+
+def test_sampling_shows_its_steps_if_it_takes_long(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    """The number of steps is known from the first of them; two batches have twice as many."""
+    for seconds, expected in ((0.1, []), (2.0, ["writing 15/20 0.50 steps/s, 10 s left"])):
+        clock.now = 0.0
+        with StepProgress("writing", 2) as shown:
+            for index in range(20):
+                clock.now += seconds
+                shown(FixedTimes(t=1 - index % 10 / 10, t_next=1 - (index % 10 + 1) / 10))
+        assert capsys.readouterr().err.splitlines() == expected
+
+
+def test_items_come_unchanged_and_are_counted_if_they_take_long(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = []
+    for item in tracked(range(10), "judging texts"):
+        found.append(item)
+        clock.now += 11.0
+    assert found == list(range(10))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "judging texts 3/10 0.09/s, 77 s left"
+    assert len(lines) == 3
+
+
+@dataclass(frozen=True)
+class FixedTimes:
+    t: float
+    t_next: float

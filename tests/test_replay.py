@@ -1,4 +1,5 @@
 import io
+import re
 
 import pytest
 import torch
@@ -42,3 +43,21 @@ def test_a_terminal_sees_the_tokens_appear_one_after_the_other(
     monkeypatch.setattr(replay.time, "sleep", naps.append)
     shown(text_model, is_terminal=True, seconds=0.03)
     assert len(naps) == int((torch.tensor(generate(text_model, budget=12, seed=0).tokens) >= 0).sum())
+
+
+def test_a_terminal_shows_each_of_the_four_changes_in_its_colour_and_says_which_is_which(
+    text_model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The colours are those of the page of `fpmgm demo`."""
+    monkeypatch.setattr(replay.time, "sleep", lambda seconds: None)
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, color_system="truecolor", width=200, highlight=False)
+    with Replay(text_model, console, stays=False) as watch:
+        generate(text_model, budget=40, steps=10, transition="remdm-rescale", seed=0, on_step=watch)
+    printed = out.getvalue()
+    assert all(look.words in printed for look in replay.LOOKS.values())
+    assert "residual" in printed
+    tokens: dict[replay.ChangeName, str] = {"masked": "·", "remasked": "·", "revealed": "[^·n]"}
+    for name, token in tokens.items():
+        red, green, blue = (int(replay.LOOKS[name].colour[place : place + 2], 16) for place in (1, 3, 5))
+        assert re.search(rf"38;2;{red};{green};{blue}m{token}", printed), name

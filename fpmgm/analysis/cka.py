@@ -12,6 +12,7 @@ from fpmgm.analysis.layers import States, layer_names, layer_states
 from fpmgm.denoiser import Denoiser, evaluating
 from fpmgm.interop.layer_map import LayerMap
 from fpmgm.masking import masked_below
+from fpmgm.progress import tracked
 from fpmgm.types import Batch, Positions, Tokens, Uniforms
 
 TIMES = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -98,7 +99,7 @@ def layer_similarity(
 def _states(
     denoiser: Denoiser, x: Tokens, is_real: Positions, u: Uniforms, t: float, num_iters: int, batch_size: int
 ) -> Iterator[States]:
-    for rows in torch.arange(len(x), device=x.device).split(batch_size):
+    for rows in tracked(torch.arange(len(x), device=x.device).split(batch_size), f"comparing layers at t = {t:g}"):
         time = torch.full((len(rows),), t, device=x.device)
         z = masked_below(x[rows], u[rows], time, mask_id=denoiser.mask_id)
         yield torch.stack([h[is_real[rows]] for h in layer_states(denoiser, z, t, num_iters=num_iters)])

@@ -1,6 +1,7 @@
 """The commands around one model: sample, info, push."""
 
 import json
+import math
 import sys
 from dataclasses import asdict, dataclass, fields
 from difflib import get_close_matches
@@ -20,6 +21,7 @@ from fpmgm.devices import OnDevice
 from fpmgm.evaluation.threads import use_threads
 from fpmgm.generation import Sampling, generate
 from fpmgm.hub import asking_hub
+from fpmgm.progress import StepProgress
 from fpmgm.recipes import RECIPES
 from fpmgm.replay import Replay
 
@@ -71,6 +73,16 @@ class SampleCommand(Sampling, OnDevice):
         """All classes that are asked for, however they were written."""
         return tuple(each for given in self.classes for each in given)
 
+    @property
+    def num_asked(self) -> int:
+        """Samples in all."""
+        return max(1, len(self.prompt), len(self.infill), len(self.class_list)) * max(1, self.num_samples)
+
+    @property
+    def num_batches(self) -> int:
+        """Batches that they are sampled in."""
+        return math.ceil(self.num_asked / max(1, self.batch_size))
+
 
 OPTIONS = {
     "text": {"--prompt": "prompt", "--infill": "infill", "--whole": "whole"},
@@ -86,8 +98,7 @@ def run_sample(command: SampleCommand) -> None:
     codec = model.speech
     _check_options(command, codec.kind)
     settings = {field.name: getattr(command, field.name) for field in fields(Sampling)}
-    num = max(1, len(command.prompt), len(command.infill), len(command.class_list)) * max(1, command.num_samples)
-    use_threads(model.config, min(num, command.batch_size) * (2 if command.cfg_weight else 1))
+    use_threads(model.config, min(command.num_asked, command.batch_size) * (2 if command.cfg_weight else 1))
     if isinstance(codec, ImageCodec):
         run_sample_images(command, model, codec, settings)
     else:
@@ -112,7 +123,8 @@ def _run_sample_texts(command: SampleCommand, model: Model, settings: dict[str, 
         with Replay(model, console, stays=False) as replay:
             out = generate(model, on_step=replay, **how)
     else:
-        out = generate(model, **how)
+        with StepProgress("writing", command.num_batches) as shown:
+            out = generate(model, on_step=shown, **how)
     texts = out.whole if command.whole else out.texts
     if command.json:
         found = {"texts": texts, "block_evals": out.block_evals, "seconds": out.seconds, "steps": out.steps}

@@ -20,6 +20,7 @@ from fpmgm.files import write_bytes
 from fpmgm.generation import Generated, generate
 from fpmgm.names import slug
 from fpmgm.pictures import Picture, animation, grid, png, read_picture, resized, scale_for
+from fpmgm.progress import StepProgress
 from fpmgm.replay import Recorder, Replay, drawing
 from fpmgm.sampling import Step
 
@@ -57,6 +58,8 @@ def run_sample_images(command: "SampleCommand", model: Model, codec: ImageCodec,
         seen: list[Callable[[Step], None]] = [recorder] if command.animate else []
         if command.watch:
             seen.append(stack.enter_context(Replay(model, console, stays=False)))
+        else:
+            seen.append(stack.enter_context(StepProgress("drawing", command.num_batches)))
         out = generate(model, num_samples=command.num_samples, on_step=_each(seen), **request, **settings)
     classes = [codec.class_names[label] for label in out.labels or ()]
     files = _save(command, out, classes)

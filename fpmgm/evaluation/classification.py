@@ -14,6 +14,7 @@ from fpmgm.codecs.image_tokenizer import to_signed
 from fpmgm.data import Dataset
 from fpmgm.denoiser import evaluating
 from fpmgm.evaluation.evaluator import Metric, Validation, WithoutSamples
+from fpmgm.progress import tracked
 from fpmgm.types import Batch, Tokens
 
 ACCURACY = Metric(name="accuracy", title="held-out accuracy", best="highest")
@@ -25,7 +26,8 @@ def classified(classifier: Any, images: UInt8[Tensor, "B C H W"]) -> Classified:
     """What a classifier finds in images, on the CPU."""
     place = next(classifier.parameters()).device
     with evaluating(classifier):
-        found = [classifier(to_signed(part.to(place))) for part in images.split(AT_ONCE)]
+        parts = tracked(images.split(AT_ONCE), "judging images")
+        found = [classifier(to_signed(part.to(place))) for part in parts]
     return Classified(*(torch.cat(each).float().cpu() for each in zip(*found, strict=True)))
 
 

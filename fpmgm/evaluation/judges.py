@@ -19,6 +19,7 @@ from fpmgm.data.assets import fetch, hub_answers
 from fpmgm.devices import device_named
 from fpmgm.files import whole_folder
 from fpmgm.objectives import token_nll
+from fpmgm.progress import tracked
 from fpmgm.symbols import END_OF_TEXT
 
 TokenNats = Float[Tensor, " N"]
@@ -117,7 +118,7 @@ def _reader(
         rows = [judged_ids(text, encode, end, max_length) for text in texts]
         found: list[Reading | None] = [None] * len(rows)
         by_length = sorted(range(len(rows)), key=lambda index: len(rows[index]))
-        for first in range(0, len(rows), TEXTS_AT_ONCE):
+        for first in tracked(range(0, len(rows), TEXTS_AT_ONCE), "judging texts"):
             batch = by_length[first : first + TEXTS_AT_ONCE]
             longest = max(2, *(len(rows[index]) for index in batch))
             tokens = torch.tensor([[*rows[index], *[end] * (longest - len(rows[index]))] for index in batch])
@@ -134,7 +135,7 @@ def _reader(
 def _own(source: str, device: str) -> Judge:
     model = load(source, device=device)
     if not model.config.is_causal:
-        raise ValueError(f"{source} is a masked model; a judge must be causal, such as one trained by text-mini-judge")
+        raise ValueError(f"{source} is a masked model; a judge must be causal, such as one trained by stories-judge")
 
     def run(tokens: Tensor) -> tuple[Tensor, Tensor]:
         tokens = tokens.to(model.device)

@@ -11,6 +11,7 @@ from torch import Tensor
 from fpmgm.denoiser import Denoiser, evaluating
 from fpmgm.masking import MaskSchedule, arccos, linear, masked_below, stratified_times
 from fpmgm.objectives import next_token_nll, token_nll
+from fpmgm.progress import tracked
 from fpmgm.randomness import generator
 from fpmgm.types import Batch, PerSequence, Tokens
 
@@ -43,7 +44,8 @@ def perplexity(
     x, counts = batch.x, batch.is_real
     with evaluating(denoiser):
         if denoiser.is_causal:
-            nats = torch.cat([next_token_nll(denoiser, part) for part in x.split(batch_size)])
+            parts = tracked(x.split(batch_size), "validating")
+            nats = torch.cat([next_token_nll(denoiser, part) for part in parts])
         else:
             nats = torch.cat(list(_bounds(denoiser, batch, num_iters, batch_size, seed, schedule)))
     counts = counts[:, x.shape[1] - nats.shape[1] :]  # a causal model says nothing of the first token
@@ -64,7 +66,7 @@ def _bounds(
     x, counts, rng = batch.x, batch.is_real, generator(seed)
     t = stratified_times(len(x), rng=rng)[torch.randperm(len(x), generator=rng)].to(x.device)
     u = batch.sparing(torch.rand(x.shape, generator=rng).to(x.device))
-    for rows in torch.arange(len(x)).split(batch_size):
+    for rows in tracked(torch.arange(len(x)).split(batch_size), "validating"):
         z = masked_below(x[rows], u[rows], t[rows], mask_id=denoiser.mask_id, schedule=schedule)
         asked = (z == denoiser.mask_id) & counts[rows]
         features = denoiser(z, t[rows], asked, num_grad=num_iters if denoiser.cost.fp else 0).features
@@ -93,7 +95,7 @@ def masked_cross_entropy(
     u = batch.sparing(torch.rand(x.shape, generator=rng).to(x.device))
     sums, totals = [], []
     with evaluating(denoiser):
-        for rows in torch.arange(len(x)).split(batch_size):
+        for rows in tracked(torch.arange(len(x)).split(batch_size), "validating"):
             z = masked_below(x[rows], u[rows], t[rows], mask_id=denoiser.mask_id, schedule=arccos)
             asked = (z == denoiser.mask_id) & counts[rows]
             told = None if label is None else label[rows]

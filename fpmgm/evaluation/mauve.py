@@ -12,6 +12,7 @@ from jaxtyping import Float
 
 from fpmgm.data import Dataset
 from fpmgm.evaluation.intervals import Interval
+from fpmgm.progress import tracked
 
 TextFeatures = Float[np.ndarray, "_ D"]
 
@@ -52,7 +53,7 @@ def mauve_interval(
     """
     rng = np.random.default_rng(seed)
     drawn = [rng.integers(len(sampled), size=len(sampled)) for _ in range(num_resamples)]
-    found = [mauve_score(sampled[rows], real, seed=seed) for rows in drawn]
+    found = [mauve_score(sampled[rows], real, seed=seed) for rows in tracked(drawn, "resampling MAUVE")]
     tail = (1 - level) / 2
     low, high = np.quantile(found, [tail, 1 - tail])
     return Interval(value=mauve_score(sampled, real, seed=seed), low=float(low), high=float(high))

@@ -24,6 +24,7 @@ from fpmgm.data.stories_tokenizer import load_tokenizer as load_source_tokenizer
 from fpmgm.devices import device_named
 from fpmgm.evaluation.intervals import Interval, bootstrap
 from fpmgm.evaluation.judges import STORIES_IDS, STORIES_SOURCE, Judge, Reading
+from fpmgm.progress import tracked
 from fpmgm.symbols import END_OF_TEXT, load_tokenizer
 
 DOCUMENTS_AT_ONCE = 16
@@ -91,7 +92,7 @@ def read_stories(source: Source, stories: Sequence[Ids]) -> list[tuple[Nats, Fea
     """-log p of every token of each story, up to the positions of the source, and what its head reads at the end."""
     found: dict[int, tuple[Nats, Feature]] = {}
     by_length = sorted(range(len(stories)), key=lambda index: len(stories[index]))
-    for first in range(0, len(stories), DOCUMENTS_AT_ONCE):
+    for first in tracked(range(0, len(stories), DOCUMENTS_AT_ONCE), "judging stories"):
         batch = by_length[first : first + DOCUMENTS_AT_ONCE]
         rows = [[BEGIN, *stories[index]][: source.num_positions + 1] for index in batch]
         longest = max(2, *(len(row) for row in rows))

@@ -23,6 +23,7 @@ from fpmgm.evaluation.tables import Column, markdown, metric
 from fpmgm.evaluation.text import TextEvaluator
 from fpmgm.evaluation.threads import use_threads
 from fpmgm.files import write_text
+from fpmgm.progress import tracked
 from fpmgm.provenance import provenance
 from fpmgm.randomness import Streams
 from fpmgm.sampling import even_times, masked_start, sample
@@ -166,7 +167,7 @@ class Study:
         """Drawn without reuse, so that nothing differs but what tokens are drawn from."""
         asked, denoiser = self.asked, self.model.denoiser
         parts = []
-        for first in range(0, asked.num_samples, BATCH):
+        for first in tracked(range(0, asked.num_samples, BATCH), "sampling"):
             batch = range(first, min(first + BATCH, asked.num_samples))
             sampled = sample(
                 denoiser,
