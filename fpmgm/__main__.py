@@ -27,6 +27,7 @@ commands:
   convert SOURCE DEST        an MDLM of ours, of Lightning or of the hub becomes an FP-MDLM or MDLM, or back
   sample [MODEL]             write text or draw images; without a model, with the bundled one that writes
   evaluate [MODEL ...]       validation and generative perplexity, diversity, cost, side by side
+  evaluate MODEL --tasks T   the questions of benchmarks, such as lambada and arc_easy, through lm-eval
   frontier MODEL ...         models compared at equal entropy: entropy against generative perplexity, with intervals
   sweep PRESET [MODEL ...]   a grid of sampling settings: budgets, steps, allocations, reuse, nucleus, solver, grid
   analyse MODEL cka          how alike the layers of a model are
@@ -36,6 +37,7 @@ commands:
   reproduce [REPORT]         the paper's tables in miniature, resumable: text-mini, tuning, injections
   info [NAME]                parameters, blocks and cost of a model or a recipe
   push MODEL OWNER/NAME      put a model on the hub
+  demo [MODEL ...]           serve a page on this machine that shows models at work, step by step
   serve [--models ...]       answer requests in the form of OpenAI's completions, batched
   quickstart                 watch a bundled model write, see its quality at four budgets, and images of another
 
@@ -249,6 +251,12 @@ def _push(arguments: Sequence[str]) -> None:
     run_push(_parse(PushCommand, "push", arguments))
 
 
+def _demo(arguments: Sequence[str]) -> None:
+    from fpmgm.commands.demo import DemoCommand, run_demo
+
+    run_demo(_parse(DemoCommand, "demo", arguments))
+
+
 def _serve(arguments: Sequence[str]) -> None:
     from fpmgm.commands.serve import ServeCommand, run_serve
 
@@ -269,6 +277,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "benchmark": _benchmark,
     "reproduce": _reproduce,
     "push": _push,
+    "demo": _demo,
     "serve": _serve,
     "quickstart": _quickstart,
 }

@@ -1,0 +1,82 @@
+"""Between buttons and runs: one run at a time for all visitors, each with a button that stops it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import gradio as gr
+
+from fpmgm.demo.limits import sentence
+from fpmgm.demo.shows import Asked, num_positions, run
+from fpmgm.demo.stage import Draw
+from fpmgm.demo.stops import Stops
+
+MODEL = "fpmgm-model"
+"""The queue that all runs share: one of them computes, the others wait."""
+SHOW = "() => {{ if (window.innerWidth < 700) document.getElementById('{}')?.scrollIntoView(); }}"
+"""On a phone, the view is far below the button."""
+
+
+class Runner:
+    """Connects the tabs of a page with runs."""
+
+    def __init__(self) -> None:
+        self.stops = Stops()
+
+    def connect(
+        self,
+        tab: str,
+        triggers: Sequence[Any],
+        stop: gr.Button,
+        work: Callable[..., Any],
+        inputs: Sequence[Any],
+        outputs: Sequence[Any],
+    ) -> None:
+        """Run `work` at the triggers. It is also an endpoint that is called like the tab."""
+
+        def begin(request: gr.Request) -> None:
+            self.stops.begin(visitor_of(request), tab)
+
+        def end(request: gr.Request) -> None:
+            self.stops.stop(visitor_of(request), tab)
+
+        quiet: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
+        begun = gr.on(list(triggers), begin, js=SHOW.format(outputs[0].elem_id), **quiet)
+        begun.then(
+            work,
+            list(inputs),
+            list(outputs),
+            api_name=tab,
+            concurrency_id=MODEL,
+            concurrency_limit=1,
+            show_progress="minimal",
+            show_progress_on=outputs[0],
+        )
+        stop.click(end, **quiet)
+
+    def views(self, asked: Asked, drawing: Draw, request: gr.Request, tab: str) -> Iterator[Any]:
+        """What view, slider and memory show, step by step."""
+        for view, recordings in run(asked, drawing, self.stops, visitor_of(request), tab):
+            if recordings is None:
+                yield view, gr.skip(), gr.skip()
+            else:
+                most = num_positions(recordings)
+                yield view, gr.update(maximum=max(1, most), value=most, interactive=most > 0), recordings
+
+    def leave(self, request: gr.Request) -> None:
+        """A visitor has closed the page."""
+        self.stops.leave(visitor_of(request))
+
+
+def visitor_of(request: gr.Request) -> str:
+    """What tells a visitor from others."""
+    return str(request.session_hash or "")
+
+
+@contextmanager
+def refused() -> Iterator[None]:
+    """What is wrong with a request is told to the visitor in a sentence."""
+    try:
+        yield
+    except (ValueError, FloatingPointError) as error:
+        raise gr.Error(sentence(error), title="Please change the request", duration=20, print_exception=False) from None
