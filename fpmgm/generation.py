@@ -31,8 +31,8 @@ class Sampling:
     budget: int = 96
     """Block evaluations for each sequence."""
     steps: int | None = None
-    """The number of denoising steps. With None, the model's generation_config.json says it for the budget; if it does
-    not, there are as many steps as the budget allows at four iterations each on average."""
+    """The number of denoising steps. With None, generation_config.json says it for the budget; if it does not, the
+    budget is spent at four iterations a step on average."""
     allocation: Literal["auto", AllocationName] = "auto"
     """How solver iterations are spread over the steps. With auto, generation_config.json says it for the budget; if it
     does not, it is decreasing: more iterations early."""
@@ -40,23 +40,22 @@ class Sampling:
     """Where the solver of a step starts: at h_pre (none), at the last solution (full), or between the two, by what
     happened to each token (three-state). With auto, it is three-state, and none for a plain stack."""
     reuse_masked: tuple[float, float] = (0.75, 0.9)
-    """Three-state reuse keeps this share of the last solution at masked positions: the first number if no token is
-    visible, the second if all are."""
+    """The share of the last solution that three-state reuse keeps at masked positions, if nothing and if all is
+    visible."""
     reuse_changed: tuple[float, float] = (0.2, 0.2)
     """The same two shares at positions whose token has changed."""
     solver: SolverName = "picard"
     """What solves the fixed point: picard applies the block again and again; anderson mixes the last results."""
     tolerance: float | None = None
-    """The solver of a sequence stops when its relative residual is at most this. With None, it runs all iterations."""
+    """A sequence's solver stops when its relative residual is at most this. With None, it runs all iterations."""
     transition: Literal["auto", TransitionName] = "auto"
     """Which masked tokens a step reveals. ancestral: each by chance. confidence: the surest, by what the name says.
     halton: cells of `grid` in Halton order. remdm: as ancestral, and some tokens are masked again. With auto,
     generation_config.json says it; if it does not, it is halton for images and ancestral for text."""
     schedule: ScheduleName = "linear"
-    """How many tokens are masked at a time, for ancestral and confidence. The other transitions have their own
-    schedules."""
+    """How many tokens are masked at a time, for ancestral and confidence. Other transitions have their own."""
     confidence_noise: float = 0.0
-    """The weight of Gumbel noise on the score of confidence. It is multiplied by the time of the next step."""
+    """The weight of Gumbel noise on the score of confidence, multiplied by the time of the next step."""
     eta: float | None = None
     """How much remdm-cap, remdm-rescale and remdm-loop mask again. None: 0.008, 0.015 and 0.02, as in its scripts."""
     t_on: float | None = None
@@ -65,8 +64,7 @@ class Sampling:
     alpha_on: float | None = None
     """The share of tokens that are visible while remdm-loop masks again. None: 0.9."""
     grid: tuple[int, int] | None = None
-    """Rows and columns that halton fills. Their product must be the number of tokens. With None, they are those of the
-    model's images."""
+    """Rows and columns that halton fills. With None, they are those of the model's images."""
     halton_roll: bool = False
     """Each sample begins the Halton order at a random place of its own."""
     cfg_weight: float | None = None
@@ -83,12 +81,11 @@ class Sampling:
     top_k: int | None = None
     """Only so many of the most probable tokens can be drawn. With None, all can."""
     top_p: float | None = None
-    """Only the most probable tokens can be drawn whose probabilities add up to this number. With None, all can."""
+    """Only the most probable tokens whose probabilities add up to this can be drawn. With None, all can."""
     nucleus: NucleusName = "inclusive"
     """Whether top_p keeps the token at which the sum reaches p (inclusive) or stops before it (strict)."""
     precision: Literal["float64", "float32"] = "float64"
-    """The precision of the draws of ancestral. float32 draws as much public code does, which is too cold with many
-    steps. It is there for comparison."""
+    """The precision of the draws of ancestral. float32 is there for comparison: it draws as much public code does."""
     seed: int = 0
     """Every random number follows from this number and from the number of the sample."""
     batch_size: int = 32
