@@ -71,13 +71,13 @@ class Sampling:
     """The weight w of guidance towards the class: logits are (1 + w) conditional - w unconditional. With None,
     generation_config.json says it; if it does not, it is 0, and nothing is guided."""
     guidance: Literal["auto", GuidanceName] = "auto"
-    """At which steps guidance has its weight: at every step (constant), rising from 0 (ramp), or only at later steps
-    (late). With auto, generation_config.json says it; if it does not, it is constant."""
+    """At which steps guidance has its weight: at all (constant), rising from 0 (ramp), or at later ones (late). With
+    auto, generation_config.json says it; if it does not, it is constant."""
     guidance_begin: float = 0.5
     """The share of the steps after which late guidance begins."""
     temperature: float | None = None
-    """Logits are divided by this number. 0 takes the most probable token. With None, generation_config.json says it; if
-    it does not, it is 1."""
+    """Logits are divided by this. 0 takes the most probable token. With None, generation_config.json says it, else it
+    is 1."""
     top_k: int | None = None
     """Only so many of the most probable tokens can be drawn. With None, all can."""
     top_p: float | None = None

@@ -125,9 +125,13 @@ class IterationCounts:
     """How many iterations an update runs without and with gradients, each drawn uniformly (section 3.2)."""
 
     no_grad_min: int = 0
+    """The fewest iterations without gradients."""
     no_grad_max: int = 4
+    """The most iterations without gradients."""
     grad_min: int = 3
+    """The fewest iterations with gradients."""
     grad_max: int = 6
+    """The most iterations with gradients."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.no_grad_min <= self.no_grad_max <= MAX_ITERATIONS:

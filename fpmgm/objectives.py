@@ -146,17 +146,17 @@ class MaskedCrossEntropy(WithoutTeacher):
     """The paper's base objective: cross entropy at masked positions, weighted by w(t) (Eq. 1)."""
 
     weighting: Literal["bound", "masked", "all"] = "bound"
-    """`bound`: w(t), mean over all tokens: a bound on their negative log-likelihood, in nats (MDLM).
-    `masked`: no weight, mean over masked tokens (MaskGIT).
-    `all`: no weight, mean over all tokens, visible ones too (the public code of Halton-MaskGIT)."""
+    """How the cross entropy of tokens is averaged. `bound` weighs masked tokens by w(t) and averages over all tokens: a
+    bound on their negative log-likelihood, in nats (MDLM). `masked` averages over masked tokens (MaskGIT). `all`
+    averages over all tokens, visible ones too (the public code of Halton-MaskGIT)."""
     schedule: ScheduleName = "linear"
-    """The share of tokens that is masked at time t: `linear` (MDLM), `cosine` (MaskGIT), `arccos` (Halton-MaskGIT) or
+    """How many tokens are masked at time t: `linear` (MDLM), `cosine` (MaskGIT), `arccos` (Halton-MaskGIT) or
     `exponential` (eMIGM)."""
     label_dropout: float = 0.0
-    """The share of sequences whose class the network is not told, so that it can be guided. Data without classes has
-    no use for it."""
+    """The share of sequences whose class is hidden from the network, so that it can be guided later. Data without
+    classes does not need it."""
     iterations: IterationCounts = field(default_factory=IterationCounts)
-    """Solver iterations of an update, without and with gradients. A plain stack has none."""
+    """The solver iterations of an update, without and with gradients. A plain stack has none."""
     gradient: GradientName = "sjfb"
     """How the fixed point is differentiated: `sjfb` (the paper's), `sjfb-cut` (FPDM's code: the initial state is cut off
     in every update), `jfb`, `unrolled` or `implicit`. A plain stack does not need it."""

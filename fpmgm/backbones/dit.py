@@ -39,25 +39,31 @@ class Network:
     """The shape of a network, whatever its vocabulary. The defaults are MDLM-small's."""
 
     width: int = 768
+    """The width of hidden states."""
     num_heads: int = 12
+    """The number of attention heads."""
     num_pre: int = 12
-    """Blocks before the fixed point; of a plain stack, all blocks."""
+    """Blocks before the fixed point. For a plain stack, all blocks."""
     num_fp: int = 0
-    """Blocks inside the fixed point; 0 makes a plain stack."""
+    """Blocks inside the fixed point. 0 makes a plain stack."""
     num_post: int = 0
+    """Blocks after the fixed point."""
     injection: InjectionName = "mlp"
     """How the fixed-point map reads its input: `mlp` (the paper's), `linear` or `add`. Unused by a plain stack."""
     has_projection: bool = True
     """Whether G is a linear map; otherwise it is the identity. Unused by a plain stack."""
     cond_width: int = 128
+    """The width of the embedding of time."""
     time_conditioning: bool = False
-    """Whether the blocks see t. MDLM's do not: its time embedder is fed a constant."""
+    """Whether the blocks see t. Those of MDLM do not: its time embedder is fed a constant."""
     dropout: float = 0.1
+    """The share of activations that is dropped while the network learns."""
     frozen_dropout: bool = False
-    """Whether all iterations of a solve share one dropout pattern; otherwise each draws its own."""
+    """All iterations of a solve share one dropout pattern. Without it, each draws its own."""
 
     is_causal: bool = False
-    """Whether a position sees only those before it: a causal language model of the same blocks, used as a judge."""
+    """A position sees only those before it. This makes a causal language model of the same blocks, which is used as a
+    judge."""
     embedding_start: Literal["auto", "uniform", "normal"] = "auto"
     """How fresh embeddings are drawn: `uniform` (MDLM's), `normal` (N(0, 1)), or `auto`: normal with a fixed point."""
     injection_start: Literal["random", "mean"] = "random"

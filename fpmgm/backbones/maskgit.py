@@ -44,13 +44,15 @@ class MaskGITNetwork:
     """The shape of a network, whatever its codes and classes. The defaults are Halton-MaskGIT-Large's."""
 
     width: int = 1024
+    """The width of hidden states."""
     num_heads: int = 16
     """Attention heads. If they do not divide the width, attention is as wide as whole heads allow."""
     num_pre: int = 24
-    """Blocks before the fixed point; of a plain stack, all blocks."""
+    """Blocks before the fixed point. For a plain stack, all blocks."""
     num_fp: int = 0
-    """Blocks inside the fixed point; 0 makes a plain stack."""
+    """Blocks inside the fixed point. 0 makes a plain stack."""
     num_post: int = 0
+    """Blocks after the fixed point."""
     injection: InjectionName = "mlp"
     """How the fixed-point map reads its input: `mlp` (the paper's), `linear` or `add`. Unused by a plain stack."""
     has_projection: bool = True
@@ -60,10 +62,11 @@ class MaskGITNetwork:
     num_registers: int = 1
     """Learned positions besides those of the grid, which attention reads and writes."""
     dropout: float = 0.1
+    """The share of activations that is dropped while the network learns."""
     drops_attention: bool = True
-    """Whether attention's weights are dropped too. Without it attention is faster, on the CPU above all."""
+    """Attention's weights are dropped too. Without this, attention is faster, mostly on the CPU."""
     frozen_dropout: bool = False
-    """Whether all iterations of a solve share one dropout pattern; otherwise each draws its own."""
+    """All iterations of a solve share one dropout pattern. Without it, each draws its own."""
     embedding_start: Literal["auto", "small", "normal"] = "auto"
     """How fresh embeddings are drawn: `small` (Halton-MaskGIT's, 0.02 N(0, 1)), `normal` (N(0, 1); the final norm then
     starts at 0.02, so that first logits are as small), or `auto`: normal with a fixed point."""

@@ -30,13 +30,15 @@ class VQNetwork:
     """The shape of an autoencoder, whatever its images. The defaults fit images of 28 to 32 pixels."""
 
     channels: int = 32
-    """Of the first stage; every further one has twice as many."""
+    """Channels of the first stage. Each further stage has twice as many."""
     num_stages: int = 2
     """How often height and width are halved."""
     num_blocks: int = 1
-    """Residual blocks of a stage."""
+    """Residual blocks in a stage."""
     num_codes: int = 256
+    """The number of codes."""
     code_width: int = 16
+    """The width of a code."""
     codebook_decay: float = 0.99
     """How slowly a code follows the mean of what it stands for."""
     revive_below: float = 2.0

@@ -12,7 +12,7 @@ from fpmgm.experiments.dynamics import Dynamics, measure_dynamics
 
 @dataclass(frozen=True, kw_only=True)
 class DynamicsCommand(Dynamics):
-    """Sample every snapshot of a run: does it still get better, or only sharper?"""
+    """Sample every snapshot of a run, to see whether it still gets better or only sharper."""
 
     run: Annotated[str, tyro.conf.Positional]
     """A run folder with snapshots (--snapshot-every)."""

@@ -99,7 +99,7 @@ class MineCommand:
 
     data: OwnText = field(default_factory=OwnText)
     minutes: float = 10.0
-    """The command ends within so many minutes, 1 at least."""
+    """The command ends within so many minutes. Give at least 1."""
     start: str = "auto"
     """bundled: go on from the bundled model, which has read English; fresh: from random weights, with a tokenizer of
     your text; auto: bundled if its tokenizer reads your text well. Or a model to go on from: its name, folder or
@@ -107,6 +107,7 @@ class MineCommand:
     out: str = "runs/mine"
     """The run folder; the model is in its folder `model`."""
     seed: int = 0
+    """Every random number follows from this number."""
 
     def __post_init__(self) -> None:
         if not self.data.source or self.data.source.startswith("hub:"):

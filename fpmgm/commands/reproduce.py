@@ -15,8 +15,8 @@ class ReproduceCommand(Reproduction):
     OMP_NUM_THREADS=1 each, it is done sooner than once with two threads."""
 
     report: Annotated[str, tyro.conf.Positional] = "text-mini"
-    """text-mini: all tables of the miniature; image-mini: the tables of images; tuning: tries of L_CONS and of SDTT;
-    injections: is a cheaper injection as good as the paper's?"""
+    """text-mini has all tables of the miniature. image-mini has the tables of images. tuning has tries of L_CONS and of
+    SDTT. injections asks whether a cheaper injection is as good as the paper's."""
 
 
 def run_reproduce(command: ReproduceCommand) -> None:

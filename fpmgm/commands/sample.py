@@ -33,23 +33,23 @@ class SampleCommand(Sampling, OnDevice):
     model: Annotated[str, tyro.conf.Positional] = DEFAULT
     """A bundled model, a model folder, or a hub id owner/name."""
     num_samples: int = 1
-    """Samples for each prompt, text with blanks or class."""
+    """Samples for each prompt, for each text with blanks, or for each class."""
     prompt: tuple[str, ...] = ()
-    """What the text begins with. A space at its end is left out: the next word brings its own."""
+    """What the text begins with. A space at its end is left out, because the next word brings its own."""
     infill: tuple[str, ...] = ()
-    """A text with blanks of underscores, one for each token: 'the ___ of the ___'. A blank takes the space
+    """A text with blanks, such as 'the ___ of the ___'. Each underscore stands for one token. A blank takes the space
     before it."""
     classes: Annotated[tuple[tuple[str, ...], ...], tyro.conf.arg(name="class"), tyro.conf.UseAppendAction] = ()
-    """Of images: the class to draw, by name or number. Without it all classes come in turn."""
+    """For images: the class to draw, by name or number. Without it, samples are of all classes in turn."""
     out: str = ""
-    """Of images: a .png file for all of them side by side, or a folder, which ends with /, for one file each. Without
-    it they are drawn in the terminal, and saved where the last line says."""
+    """For images: a .png file for all samples side by side, or a folder, which ends with /, for a file for each.
+    Without it, they are drawn in the terminal, and saved where the last line says."""
     animate: str = ""
-    """Of images: a .gif or .webp file that shows how they were filled in, step by step."""
+    """For images: a .gif or .webp file that shows how they are filled in, step by step."""
     inpaint: str = ""
-    """Of images: an image of which a part is drawn anew."""
+    """For images: an image of which a part is drawn anew."""
     mask: str = ""
-    """The part of `inpaint` to draw anew: a black image of the same size, white there."""
+    """The part of `inpaint` to draw anew: an image of the same size, white there and black elsewhere."""
     resize: bool = False
     """Bring `inpaint` and `mask` to the size that the model draws. Without it another size is refused."""
     whole: bool = False
@@ -138,7 +138,7 @@ def _run_sample_texts(command: SampleCommand, model: Model, settings: dict[str, 
 
 @dataclass(frozen=True, kw_only=True)
 class InfoCommand:
-    """Parameters, blocks and cost of a model or a recipe."""
+    """Show parameters, blocks and cost of a model or a recipe."""
 
     name: Annotated[str, tyro.conf.Positional] = DEFAULT
     """A recipe, a bundled model, a model folder, or a hub id owner/name."""
@@ -189,8 +189,9 @@ class PushCommand:
     model: Annotated[str, tyro.conf.Positional]
     """A model folder."""
     name: Annotated[str, tyro.conf.Positional]
-    """The repository, owner/name; it is made if it is not there."""
+    """The repository, owner/name. It is made if it does not exist."""
     private: bool = False
+    """Only you can see the repository."""
 
 
 def run_push(command: PushCommand) -> None:

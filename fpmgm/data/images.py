@@ -40,9 +40,11 @@ class ImagesConfig(PixelsConfig):
     """The image tokenizer: that of a model (fashion is bundled), the folder of a run that trained one, or a folder of a
     VQModel of diffusers."""
     num_codes: int = 256
+    """The number of codes of the tokenizer."""
     grid: tuple[int, int] = (7, 7)
     """Rows and columns of codes."""
     num_classes: int = 10
+    """The number of classes of the images."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

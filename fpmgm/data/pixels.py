@@ -55,19 +55,19 @@ class PixelsConfig:
     note: ClassVar[str] = ""
 
     source: str = "fashion"
-    """fashion, mnist, digits, cifar10, emoji, shapes or dsprites; a folder with a folder of images for each class; or
-    hub:owner/name, or hub:owner/name:configuration."""
+    """A data set (fashion, mnist, digits, cifar10, emoji, shapes, dsprites), a folder with a folder of images for each
+    class, hub:owner/name, or hub:owner/name:configuration."""
     size: int = 0
-    """Images of a folder or of the hub are cut to a square in their middle and resized to so many pixels. 0: they are
-    taken as they are, and must all have one size."""
+    """Images of a folder or of the hub are cut to a square in their middle and resized to so many pixels. With 0, they
+    are taken as they are, and all must have one size."""
     colours: Literal["auto", "grey", "rgb"] = "auto"
-    """auto: grey if all images are."""
+    """Whether images have one channel (grey) or three (rgb). With auto, they have one if all images are grey."""
     broken: Literal["refuse", "skip"] = "refuse"
-    """What happens to files that cannot be read: the first one is named and refused, or all are named and skipped."""
+    """What happens to files that cannot be read. refuse names the first one and ends; skip names them and goes on."""
     validation_share: float = 0.1
-    """How much is held out of data that has no split of its own."""
+    """The share of images that is held out, if the data has no split of its own."""
     content: Annotated[str, tyro.conf.Suppress] = ""
-    """A hash of the images, which training sets in the model folder; images that have changed since are refused."""
+    """A hash of the images. Training writes it into the model folder, so that images that have changed are refused."""
 
     def __post_init__(self) -> None:
         require("data.size", self.size, 0, 1 << 14)

@@ -44,14 +44,15 @@ class StoriesConfig:
     note: ClassVar[str] = "synthetic"
 
     size: int = DEFAULT_SIZE
-    """How many tokens of their source the training stories have; 0: only held-out stories."""
+    """How many tokens of their source the training stories have. With 0, there are only held-out stories."""
     tokenizer: str = "source"
-    """source: the ids of the model that wrote the stories, cut to 4096 symbols; source-N: cut to N symbols; bpe-N:
-    byte-level BPE trained on the stories, N symbols with the mask; gpt2; bert; or a tokenizer.json."""
+    """source takes the ids of the model that wrote the stories, cut to 4096 symbols. source-N cuts them to N symbols.
+    bpe-N trains a byte-level BPE of N symbols on the stories. Or it is gpt2, bert or a tokenizer.json."""
     length: int = 256
+    """Tokens of a sequence."""
     packing: Literal["begin", "wrap", "pad"] = "begin"
-    """begin: every sequence begins with a story and is filled up with those that follow, the last one cut; wrap:
-    stories joined and cut to length; pad: a sequence for each story."""
+    """How stories become sequences. begin: every sequence begins with a story and is filled up with those that follow;
+    the last one is cut. wrap: stories are joined and cut to length. pad: each story is a sequence."""
 
     def __post_init__(self) -> None:
         choose("packing", self.packing, PACKINGS)

@@ -57,13 +57,15 @@ class TextConfig:
     note: ClassVar[str] = ""
 
     source: str = "poetry"
-    """poetry, shakespeare, wikitext-2; a .txt, .jsonl or .parquet file; a folder of them; or hub:owner/name."""
+    """A corpus (poetry, shakespeare, wikitext-2), a .txt, .jsonl or .parquet file, a folder of them, or
+    hub:owner/name."""
     text_field: str = "text"
     """The field or column that holds the text of .jsonl, .parquet and hub data."""
     tokenizer: str = "bpe-2048"
-    """bpe-N: byte-level BPE trained on the source, N symbols with the mask; gpt2; bert; a tokenizer.json; or a model,
-    whose tokenizer it is: a bundled one, a model folder or a run."""
+    """bpe-N trains a byte-level BPE of N symbols, the mask included, on the source. Or it is gpt2, bert, a
+    tokenizer.json, or a model, whose tokenizer is taken: a bundled one, a model folder or a run."""
     length: int = 128
+    """Tokens of a sequence."""
     packing: Literal["wrap", "pad", "begin", "end", "pairs"] = "wrap"
     """wrap: documents joined and cut to length. The others take each line of a .txt file for a document. pad: a
     sequence for each document, the rest outside the loss. end: the same, the rest filled with ends, which are learned,
@@ -76,11 +78,11 @@ class TextConfig:
     between: str = "\n"
     """Of pairs: what stands between prompt and answer. The model writes it."""
     validation_share: float = 0.01
-    """How much of the text is held out, as whole regions spread over it."""
+    """The share of the text that is held out, as whole regions that are spread over it."""
     validation_documents: int = 0
-    """If above 0, the last so many documents are held out instead."""
+    """If it is above 0, so many documents are held out instead, the last ones."""
     content: Annotated[str, tyro.conf.Suppress] = ""
-    """A hash of the text, which training sets in the model folder; a text that has changed since is refused."""
+    """A hash of the text. Training writes it into the model folder, so that a text that has changed is refused."""
 
     def __post_init__(self) -> None:
         choose("packing", self.packing, {**PACKINGS, PAIRS: None})

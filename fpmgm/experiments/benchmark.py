@@ -30,11 +30,13 @@ class Benchmark(OnDevice):
     names: tuple[str, ...] = (DEFAULT,)
     """Recipes (with random weights), bundled models, model folders, or hub ids."""
     budget: int = 96
-    """Block evaluations per sequence."""
+    """Block evaluations for each sequence."""
     batch_size: int = 4
+    """Sequences in a pass."""
     length: int = 0
-    """Tokens per sequence; 0: each network's own."""
+    """Tokens of a sequence. With 0, it is each network's own length."""
     repeats: int = 5
+    """How often each network is timed. They take turns."""
     train: bool = False
     """Also time an update of the weights."""
 

@@ -36,14 +36,18 @@ class Dynamics(OnDevice):
     run: str
     """A run folder with snapshots (--snapshot-every)."""
     budgets: tuple[int, ...] = (24, 96)
+    """The budgets to sample at, in block evaluations."""
     num_samples: int = 64
+    """Samples of each snapshot at each budget."""
     judge: str = "auto"
-    """Who judges samples: smollm2, a causal model of ours or of the hub; auto: the bundled judge; empty: nobody."""
+    """Who judges samples: smollm2, a causal model of ours or one of the hub. With auto, the bundled judge does it. If
+    it is empty, samples are not judged."""
     reuse: Literal["auto", ReuseName] = "none"
-    """Where the solver starts; none: as in the paper's figure."""
+    """Where the solver starts. The paper's figure has none."""
     seed: int = 0
+    """Every random number follows from this number."""
     out: str = ""
-    """A folder for rows, table and plot; empty: RUN/dynamics."""
+    """The folder for rows, table and plot. If it is empty, it is RUN/dynamics."""
 
     def __post_init__(self) -> None:
         self.check_device()

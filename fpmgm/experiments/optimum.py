@@ -55,20 +55,24 @@ class Optimum(OnDevice):
     model: str
     """A bundled model, a model folder, or a hub id owner/name."""
     budgets: tuple[int, ...] = (24,)
+    """The budgets to sample at, in block evaluations."""
     mean: Literal["geometric", "arithmetic"] = "geometric"
-    """geometric (the optimum of kl-bwd, and of mse where a linear head follows) or arithmetic (of kl)."""
+    """geometric is the optimum of kl-bwd, and of mse if a linear head follows. arithmetic is that of kl."""
     gap: float = 0.3
     """How much earlier the cleaner inputs are."""
     num_inputs: int = 8
-    """Cleaner inputs that a mean is taken over."""
+    """The number of cleaner inputs that a mean is taken over."""
     num_samples: int = 64
+    """Samples of each line at each budget."""
     length: int = 0
-    """Tokens of a sample; 0: the model's length."""
+    """Tokens of a sample. With 0, it is the model's length."""
     judge: str = "auto"
-    """Who judges samples: smollm2, a causal model of ours or of the hub; auto: the bundled judge; empty: nobody."""
+    """Who judges samples: smollm2, a causal model of ours or one of the hub. With auto, the bundled judge does it. If
+    it is empty, samples are not judged."""
     seed: int = 0
+    """Every random number follows from this number."""
     out: str = ""
-    """A folder for the table and its rows; empty: none."""
+    """The folder for the table and its rows. If it is empty, nothing is written."""
 
     def __post_init__(self) -> None:
         self.check_device()

@@ -68,27 +68,30 @@ class Reproduction(OnDevice):
     OMP_NUM_THREADS=1 each, it is done sooner than once with two threads."""
 
     report: str = "text-mini"
-    """text-mini: all tables of the miniature; image-mini: the tables of images; tuning: tries of L_CONS and of SDTT;
-    injections: is a cheaper injection as good as the paper's?"""
+    """text-mini has all tables of the miniature. image-mini has the tables of images. tuning has tries of L_CONS and of
+    SDTT. injections asks whether a cheaper injection is as good as the paper's."""
     out: str = ""
-    """The folder of the report; empty: docs/results/ and its name."""
+    """The folder of the report. If it is empty, it is docs/results/ and the name of the report."""
     num_samples: int = 128
-    """Samples a row of the sweeps, and a cell of the contest outside its headline."""
+    """Samples for each row of the sweeps, and for each cell of the contest outside its headline."""
     judge: str = "auto"
-    """Who judges samples: smollm2, a causal model of ours or of the hub; auto: the bundled judge; empty: nobody."""
+    """Who judges samples: smollm2, a causal model of ours or one of the hub. With auto, the bundled judge does it. If
+    it is empty, samples are not judged."""
     seed: int = 0
+    """Every random number follows from this number."""
     sweeps: bool = True
     """Fill the tables of the bundled models."""
     contest: bool = True
-    """Train the stages and fill the table of all contestants; some hours."""
+    """Train the stages and fill the table of all contestants. This takes some hours."""
     runs: str = "runs/reproduce"
     """The folder of the run folders of the contest."""
     contest_samples: int = 86
-    """Samples a cell and model of the contest's headline lines: three seeds of training make 258 a cell."""
+    """Samples for each cell and model of the contest's headline lines. Three seeds of training make 258 of them."""
     second_judge: str = "smollm2"
-    """Who judges all lines of the contest with three-state (or, of a plain stack, no) reuse too; empty: nobody."""
+    """Who also judges all lines of the contest with three-state reuse, or none for a plain stack. If it is empty, there
+    is no second judge."""
     inception_samples: int = 500
-    """Of image-mini: samples a cell of FID by Inception, three cells; 0: none."""
+    """For image-mini: samples for each of the three cells of FID by Inception. With 0, there are none."""
 
     def __post_init__(self) -> None:
         self.check_device()

@@ -65,24 +65,28 @@ class Consistency:
     """Masked cross entropy on the noisier input plus `weight` times a distance to the cleaner one's."""
 
     base: MaskedCrossEntropy = field(default_factory=MaskedCrossEntropy)
+    """The masked cross entropy of the noisier input."""
     weight: float = 0.1
+    """The weight of the distance beside the cross entropy."""
     warmup: float = 1 / 6
     """The share of the run over which the weight rises from 0."""
     teacher: str = SELF
-    """Who reads the cleaner input: `self` (L_CONS), `ema` (the moving average), or a frozen model: `init` (the one that
-    the run starts from), a bundled model, a folder or a hub id."""
+    """Who reads the cleaner input: the network itself (`self`, as in L_CONS), its moving average (`ema`), or a frozen
+    model: the one that the run starts from (`init`), a bundled model, a folder or a hub id."""
     distance: Literal["mse", "squared-norm", "cosine", "projected-cosine", "kl", "kl-bwd"] = "mse"
     """Of what the head reads: `mse` (the mean over hidden dimensions), `squared-norm` (their sum, as the paper prints
     it), `cosine`. Of logits: `projected-cosine`, `kl` (teacher || student), `kl-bwd`."""
     positions: Literal["student-masked", "both-masked"] = "student-masked"
-    """Where: masked in the noisier input (`student-masked`, the paper), or in the cleaner one too (`both-masked`)."""
+    """Where states are compared: where the noisier input is masked (`student-masked`, the paper), or where the cleaner
+    one is masked too (`both-masked`)."""
     targets: Literal["subs", "raw"] = "subs"
-    """What `kl` aims at where the teacher sees the token: that token (`subs`), or the teacher's logits (`raw`)."""
+    """What `kl` aims at where the teacher sees the token: that token (`subs`), or the logits of the teacher (`raw`)."""
     temperature: float = 1.0
-    """Divides the logits of both in `kl`, which is then multiplied by its square."""
+    """For `kl`: the logits of both are divided by this, and the distance is multiplied by its square."""
     gap_min: float = 0.05
+    """The smallest gap in time between the two inputs."""
     gap_max: float = 0.30
-    """The cleaner input is that of a time earlier by a gap drawn from this range."""
+    """The largest gap in time between the two inputs."""
 
     is_in_nats = True
     is_cut_by_updates = False

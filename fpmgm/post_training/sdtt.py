@@ -56,20 +56,21 @@ class SelfDistillation:
     """The divergence between the student and what the teacher says on the way, mean over masked tokens."""
 
     rounds: int = 1
-    """The run is cut into so many rounds of equal length. With each, steps grow num_teacher_steps-fold and the student
-    becomes the teacher."""
+    """The run is cut into so many rounds of equal length. After each round, steps grow num_teacher_steps-fold and the
+    student becomes the teacher."""
     first_steps: int = 1024
     """The teacher of the first round takes steps of 1 / first_steps."""
     num_teacher_steps: int = 2
-    """Steps of the teacher that one of the student stands for."""
+    """The number of steps of the teacher that one step of the student replaces."""
     divergence: Literal["kl-bwd", "kl-fwd", "mse", "tvd"] = "kl-bwd"
-    """`kl-bwd` KL(student || teacher), `kl-fwd` the other way, `mse` or `tvd` of log-probabilities."""
+    """`kl-bwd` is KL(student || teacher), `kl-fwd` is the other way round, `mse` and `tvd` compare
+    log-probabilities."""
     times: Literal["corrected", "published"] = "corrected"
     """Where the teacher's steps are: `corrected`, or `published` as SDTT's code has them."""
     next_teacher: Literal["weights", "ema"] = "weights"
-    """What becomes the next round's teacher: the student's weights, or their moving average (`ema`)."""
+    """What becomes the teacher of the next round: the student's weights, or their moving average (`ema`)."""
     base: MaskedCrossEntropy = field(default_factory=MaskedCrossEntropy)
-    """Whose masks, iteration counts, solver and gradient are used; its loss is not."""
+    """Its masks, iteration counts, solver and gradient are used. Its loss is not."""
 
     teacher_source = "start"
     is_cut_by_updates = True

@@ -37,9 +37,9 @@ class Classification(WithoutTeacher):
     """The cross entropy of the classes of images that are moved a little."""
 
     shift: int = 2
-    """Every image is moved by up to so many pixels each way; what comes in is black."""
+    """Every image is moved by up to so many pixels each way. Pixels that come in are black."""
     flip: bool = False
-    """Whether every other image is mirrored. A mirrored shoe is a shoe; a mirrored 3 is no digit."""
+    """Every other image is mirrored. Do not mirror digits: a mirrored 3 is not a digit."""
 
     def __post_init__(self) -> None:
         if self.shift < 0:

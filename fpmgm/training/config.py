@@ -35,52 +35,61 @@ class Training:
     """A run: which network learns which data, how, and for how long."""
 
     out: str = ""
-    """The run folder; the same command continues a run that is there. Empty: runs/ and the recipe's name."""
+    """The run folder. If a run is there, the same command continues it. If it is empty, the folder is runs/ and the
+    recipe's name."""
     model: AnyNetwork = field(default_factory=Network)
+    """The shape of the network."""
     data: AnyData = field(default_factory=TextConfig)
-    """What is learned. Which kind of data it is a recipe decides; its settings can be changed."""
+    """What is learned. The recipe decides which kind of data it is; its settings can be changed."""
     optim: OptimConfig = field(default_factory=OptimConfig)
     objective: AnyObjective = field(default_factory=MaskedCrossEntropy)
-    """What is minimised. Which one it is a recipe decides; its settings can be changed."""
+    """What is minimised. The recipe decides which objective it is; its settings can be changed."""
     init: str = ""
-    """The model whose weights the run starts from: a bundled one, a folder or a hub id. Empty: fresh weights."""
+    """The model whose weights the run starts from: a bundled one, a folder or a hub id. If it is empty, weights are
+    fresh."""
     continue_from: str = ""
     """The folder of a run that this one goes on from, instead of `init`: with its weights, its optimiser and its moving
     average, at its learning rate and without a new warm-up. Empty: from none."""
     init_map: str = ""
-    """Makes `init`, a plain stack, a fixed point first: pre/fixed-point/post layers, as in 1/6/12. Empty: as it is."""
+    """Makes `init`, a plain stack, a fixed-point model first: its layers for the blocks before, inside and after the
+    fixed point, such as 1/6/12. If it is empty, `init` is taken as it is."""
     updates: int = 5000
+    """The number of updates of the run."""
     extend: bool = False
-    """Let a run that was planned for fewer updates go on to `updates`. Learning rate and warm-ups then follow those of
-    the longer run; config.json and the model card say so."""
+    """Lets a run that was planned for fewer updates go on to `updates`. Learning rate and warm-ups then follow the
+    longer run. config.json and the model card say so."""
     batch_size: int = 32
-    """Sequences per update, over all processes."""
+    """Sequences in an update, over all processes."""
     micro_batch_size: int = 0
-    """Sequences per pass and process; smaller ones accumulate gradients. 0: all at once."""
+    """Sequences in a pass of a process. Smaller ones accumulate gradients. With 0, all are in one pass."""
     seed: int = 0
+    """Every random number follows from this number and from the number of the update."""
     checkpoint_every: int = 500
     """Updates between checkpoints."""
     validate_every: int = 1000
-    """Updates between measurements of the validation perplexity; the last update always has one."""
+    """Updates between validations. The last update always has one."""
     stop_above: float = 0.0
-    """Stop at the first validation whose perplexity exceeds that of the start by this share (the paper: 0.15), and
-    keep that checkpoint. 0: never."""
+    """The run stops at the first validation whose perplexity exceeds that of the start by this share, and keeps that
+    checkpoint. The paper has 0.15. With 0, this never stops a run."""
     watch: Watch = field(default_factory=Watch)
     """Measures the frontier on the way, keeps the best model and ends the run when it has not got better."""
     snapshot_every: int = 0
-    """Updates between model folders kept in snapshots/, the start among them, for `analyse RUN dynamics`. 0: none."""
+    """Updates between model folders that are kept in snapshots/ for `analyse RUN dynamics`. The start is one of them.
+    With 0, none are kept."""
     validation_sequences: int = 512
+    """Sequences that are read in a validation."""
     validation_iters: int = 6
-    """Solver iterations in validation. Unused by a plain stack."""
+    """Solver iterations in a validation. A plain stack has none."""
     trackers: tuple[str, ...] = ("tensorboard",)
-    """Where metrics go besides metrics.jsonl: tensorboard, wandb, both or nothing."""
+    """Where metrics go besides metrics.jsonl: tensorboard, wandb, both or neither."""
     mixed_precision: Literal["no", "bf16", "fp16"] = "no"
-    """no, or bf16; on CPU only `no` is fast. fp16 is refused: a resumed run would not know the scale of its loss."""
+    """no or bf16. On the CPU only no is fast. fp16 is refused, because a resumed run would not know the scale of its
+    loss."""
     device: Literal["auto", "cpu"] = "auto"
-    """auto: what accelerate finds, CUDA before MPS before the CPU; cpu: the CPU. One of several GPUs is chosen with the
-    variable CUDA_VISIBLE_DEVICES, all of them with accelerate launch."""
+    """With auto, accelerate chooses: CUDA, else MPS, else the CPU. cpu takes the CPU. To choose one of several GPUs,
+    set the variable CUDA_VISIBLE_DEVICES. To use all of them, use accelerate launch."""
     compile: bool = False
-    """Whether to compile the blocks with torch.compile; needs a C++ compiler on CPU."""
+    """Compile the blocks with torch.compile. On the CPU this needs a C++ compiler."""
 
     def __post_init__(self) -> None:
         for name in ("updates", "batch_size", "checkpoint_every", "validate_every", "validation_sequences"):

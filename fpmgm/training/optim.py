@@ -18,19 +18,23 @@ class OptimConfig:
     """AdamW with a warm-up, clipping and an exponential moving average (EMA) of the weights."""
 
     lr: float = 3e-4
+    """The learning rate."""
     beta1: float = 0.9
+    """The decay of the mean of gradients in AdamW."""
     beta2: float = 0.999
+    """The decay of the mean of squared gradients in AdamW."""
     weight_decay: float = 0.0
+    """The weight decay of AdamW."""
     warmup: int = 2500
     """Updates over which the learning rate rises from 0."""
     decay: Literal["constant", "cosine"] = "constant"
-    """After the warm-up: `constant`, or `cosine` down to 0 at the last update."""
+    """What the learning rate does after the warm-up: it stays (constant), or falls to 0 at the last update (cosine)."""
     injection_lr: float = 1.0
-    """The learning rate of the injection as a multiple of lr. Unused by a plain stack."""
+    """The learning rate of the injection, as a multiple of lr. A plain stack has no injection."""
     clip: float = 1.0
-    """The largest norm of the gradient; larger ones are scaled down."""
+    """The largest norm of the gradient. Larger gradients are scaled down to it."""
     ema: float = 0.9999
-    """Decay of the moving average; it rises to this from 0.1, as (1 + n) / (10 + n)."""
+    """The decay of the moving average of the weights. It rises to this from 0.1, as (1 + n) / (10 + n)."""
 
     def __post_init__(self) -> None:
         choose("learning-rate decay", self.decay, {"constant": None, "cosine": None})

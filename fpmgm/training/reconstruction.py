@@ -31,7 +31,7 @@ class Reconstruction(WithoutTeacher):
     """
 
     absolute: float = 0.3
-    """The weight of the absolute differences, beside the squared ones: edges stay sharper."""
+    """The weight of absolute differences beside squared ones. It keeps edges sharper."""
     commitment: float = 0.25
     """The weight of the squared distance between a latent and its code."""
 
