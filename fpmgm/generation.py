@@ -76,8 +76,8 @@ class Sampling:
     guidance_begin: float = 0.5
     """The share of the steps after which late guidance begins."""
     temperature: float | None = None
-    """Logits are divided by this. 0 takes the most probable token. With None, generation_config.json says it, else it
-    is 1."""
+    """Logits are divided by this; 0 takes the most probable token. None: generation_config.json says it, else it is
+    1."""
     top_k: int | None = None
     """Only so many of the most probable tokens can be drawn. With None, all can."""
     top_p: float | None = None

@@ -146,11 +146,11 @@ class MaskedCrossEntropy(WithoutTeacher):
     """The paper's base objective: cross entropy at masked positions, weighted by w(t) (Eq. 1)."""
 
     weighting: Literal["bound", "masked", "all"] = "bound"
-    """How the cross entropy of tokens is averaged. `bound` weighs masked tokens by w(t) and averages over all tokens: a
-    bound on their negative log-likelihood, in nats (MDLM). `masked` averages over masked tokens (MaskGIT). `all`
+    """How the cross entropy of tokens is averaged. `bound` weighs masked tokens by w(t) and averages over all tokens,
+    which bounds their negative log-likelihood, in nats (MDLM). `masked` averages over masked tokens (MaskGIT). `all`
     averages over all tokens, visible ones too (the public code of Halton-MaskGIT)."""
     schedule: ScheduleName = "linear"
-    """How many tokens are masked at time t: `linear` (MDLM), `cosine` (MaskGIT), `arccos` (Halton-MaskGIT) or
+    """How many tokens are masked at time t: `linear` (MDLM), `cosine` (MaskGIT), `arccos` (Halton-MaskGIT),
     `exponential` (eMIGM)."""
     label_dropout: float = 0.0
     """The share of sequences whose class is hidden from the network, so that it can be guided later. Data without
