@@ -40,8 +40,7 @@ class Sampling:
     """Where the solver of a step starts: at h_pre (none), at the last solution (full), or between the two, by what
     happened to each token (three-state). With auto, it is three-state, and none for a plain stack."""
     reuse_masked: tuple[float, float] = (0.75, 0.9)
-    """The share of the last solution that three-state reuse keeps at masked positions, if nothing and if all is
-    visible."""
+    """What three-state reuse keeps of the last solution at masked positions, if nothing and if all is visible."""
     reuse_changed: tuple[float, float] = (0.2, 0.2)
     """The same two shares at positions whose token has changed."""
     solver: SolverName = "picard"
@@ -76,7 +75,7 @@ class Sampling:
     guidance_begin: float = 0.5
     """The share of the steps after which late guidance begins."""
     temperature: float | None = None
-    """Logits are divided by this; 0 takes the most probable token. None: generation_config.json says it, else it is
+    """Logits are divided by this; 0 takes the most probable token. With None, generation_config.json says it, or it is
     1."""
     top_k: int | None = None
     """Only so many of the most probable tokens can be drawn. With None, all can."""

@@ -158,8 +158,8 @@ class MaskedCrossEntropy(WithoutTeacher):
     iterations: IterationCounts = field(default_factory=IterationCounts)
     """The solver iterations of an update, without and with gradients. A plain stack has none."""
     gradient: GradientName = "sjfb"
-    """How the fixed point is differentiated: `sjfb` (the paper's), `sjfb-cut` (FPDM's code: the initial state is cut off
-    in every update), `jfb`, `unrolled` or `implicit`. A plain stack does not need it."""
+    """How the fixed point is differentiated: `sjfb` (the paper's), `sjfb-cut` (as in FPDM's code: the initial state is
+    cut off in every update), `jfb`, `unrolled` or `implicit`. A plain stack does not need it."""
     solver: SolverName = "picard"
     """What solves the fixed point. A plain stack does not need it."""
 
