@@ -21,40 +21,40 @@ from fpmgm.schema import has_surrogates
 USAGE = """usage: fpmgm COMMAND [--field value ...]
 
 commands:
-  prepare RECIPE|ASSET       fetch and pack the data of a recipe, or fetch an asset, before anything waits for it
-  prepare stories            make the corpus `stories`, resumable
-  train RECIPE               train a model, or continue a run
-  convert SOURCE DEST        an MDLM of ours, of Lightning or of the hub becomes an FP-MDLM or MDLM, or back
-  sample [MODEL]             write text or draw images; without a model, with the bundled one that writes
-  evaluate [MODEL ...]       validation and generative perplexity, diversity, cost, side by side
+  prepare RECIPE|ASSET       fetch and pack the data of a recipe, or fetch an asset, ahead of time
+  prepare stories            make the corpus `stories`; a stopped command goes on when it is repeated
+  train RECIPE               train a model, or go on with a run that was stopped
+  convert SOURCE DEST        make a fixed-point or plain model of an MDLM or MaskGIT, or the public form of ours
+  sample [MODEL]             write text or draw images; without a name, the bundled text model writes
+  evaluate [MODEL ...]       measure models side by side: perplexities, diversity and cost; or benchmark tasks
   evaluate MODEL --tasks T   the questions of benchmarks, such as lambada and arc_easy, through lm-eval
-  frontier MODEL ...         models compared at equal entropy: entropy against generative perplexity, with intervals
-  sweep PRESET [MODEL ...]   a grid of sampling settings: budgets, steps, allocations, reuse, nucleus, solver, grid
-  analyse MODEL cka          how alike the layers of a model are
-  analyse MODEL optimum      what a stage of consistency could gain at best, without training it
-  analyse RUN dynamics       quality, entropy and perplexity of a run's snapshots, by update
-  benchmark [NAME ...]       latency, throughput, memory and time per update of models or recipes, in one run
-  reproduce [REPORT]         the paper's tables in miniature, resumable: text-mini, tuning, injections
-  info [NAME]                parameters, blocks and cost of a model or a recipe
+  frontier MODEL ...         compare models at equal entropy, with intervals
+  sweep PRESET [MODEL ...]   measure a grid of sampling settings, such as budgets, steps or reuse
+  analyse MODEL cka          compare the layers of a model
+  analyse MODEL optimum      estimate what a stage of consistency could gain at best, without training it
+  analyse RUN dynamics       sample the snapshots of a run and draw their quality by update
+  benchmark [NAME ...]       time sampling and training of models or recipes, and measure their memory
+  reproduce [REPORT]         fill the tables of a report; a stopped command goes on when it is repeated
+  info [NAME]                show parameters, blocks and cost of a model or a recipe
   push MODEL OWNER/NAME      put a model on the hub
   demo [MODEL ...]           serve a page on this machine that shows models at work, step by step
-  serve [--models ...]       answer requests in the form of OpenAI's completions, batched
-  quickstart                 watch a bundled model write, see its quality at four budgets, and images of another
+  serve [--models ...]       answer requests in the form of OpenAI's completions
+  quickstart                 watch a bundled model write, see its quality at four budgets, and images of another model
 
 recipes:
 {recipes}
 
 fpmgm COMMAND --help lists the fields of a command; fpmgm --version prints the version.
-OMP_NUM_THREADS=N fpmgm COMMAND sets the number of threads; without it, small work has one."""
+OMP_NUM_THREADS=N fpmgm COMMAND sets the number of threads. Without it, small work uses one thread."""
 
 TRAIN_USAGE = """usage: fpmgm train RECIPE [--field value ...]
 
-Trains a model, or goes on with the run of the same command.
+Trains a model. If the run was stopped, the same command goes on with it.
 
 recipes:
 {recipes}
 
-fpmgm train RECIPE --help lists the fields of a recipe; each can be changed."""
+fpmgm train RECIPE --help lists the settings of a recipe. Each of them can be changed."""
 
 PREPARE_USAGE = """usage: fpmgm prepare RECIPE [--data.field value ...]
        fpmgm prepare ASSET
