@@ -52,15 +52,35 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 
 
 def commands_in(content: str, page: Path) -> list[Command]:
-    """Every line of a shell block; lines that end with a backslash go on."""
-    found = []
+    """Every command of a shell block; lines that end with a backslash or inside quotes go on."""
+    found, open_lines = [], ""
     for line in content.replace("\\\n", " ").splitlines():
-        text, _, reason = line.partition(NOT_RUN)
-        if text.split("#")[0].strip():
-            found.append(Command(str(page.relative_to(ROOT)), text.strip(), reason.strip()))
+        open_lines += line
+        text, _, reason = open_lines.partition(NOT_RUN)
+        if _is_quoted_whole(text):
+            if text.split("#")[0].strip():
+                found.append(Command(str(page.relative_to(ROOT)), text.strip(), reason.strip()))
+            open_lines = ""
     return found
 
 
+def _is_quoted_whole(text: str) -> bool:
+    try:
+        shlex.split(text, comments=True)
+    except ValueError:
+        return False
+    return True
+
+
 def commands(page: Path) -> list[Command]:
-    """Every command of a page."""
-    return [each for language, content in blocks(page) if language in SHELL for each in commands_in(content, page)]
+    """Every command of a page: in blocks of a shell, and where a line of another block begins like one of ours."""
+    fenced = [each for language, content in blocks(page) if language in SHELL for each in commands_in(content, page)]
+    others = "\n".join(content for language, content in blocks(page) if not language)
+    ours = re.findall(r"^ *((?:\./run|fpmgm) .*(?:\\\n.*)*)", others + "\n" + _indented(page), flags=re.MULTILINE)
+    return [*fenced, *(command for text in ours for command in commands_in(text, page))]
+
+
+def _indented(page: Path) -> str:
+    """The lines of a page's indented blocks."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    return "\n".join(line for line in text.splitlines() if line.startswith("    "))

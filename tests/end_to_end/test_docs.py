@@ -25,17 +25,21 @@ ELSEWHERE = {
     "quickstart": "tests/end_to_end/test_command_line.py::test_quickstart_writes_a_text_and_prints_its_table",
     "test": ".ci/run",
     "frontier": "tests/test_frontier_command.py",
+    "serve": "tests/test_serve.py",
+    "demo": "tests/test_demo.py",
 }
 """Commands that another test runs, by their first word."""
-SMALLER = {"--minutes": "0.3", "--updates": "2", "--num-samples": "2"}
+PAGES_ELSEWHERE = {"docs/serve.md": "tests/test_serve.py", "docs/frontier.md": "tests/test_frontier_command.py"}
+"""Pages whose commands and Python another test runs, with models of its own."""
+SMALLER = {"--minutes": "1", "--updates": "2", "--num-samples": "2"}
 """What settings of the pages are replaced by."""
 SHORT = {"--updates": "2", "--batch-size": "2", "--validation-sequences": "4"}
 """What a training command gets besides."""
 
 
 def is_run(command: Command) -> bool:
-    """Whether this file or another test runs the command."""
-    return command.arguments is not None
+    """Whether this file or another test runs the command. `run` installs all extras before the tests begin."""
+    return command.arguments is not None or command.page in PAGES_ELSEWHERE or command.text.startswith("pip install")
 
 
 def smaller(arguments: list[str]) -> list[str]:
@@ -49,11 +53,11 @@ def smaller(arguments: list[str]) -> list[str]:
 def write_files(folder: Path) -> None:
     """What a reader is told to have: texts, titles, questions, images."""
     words = ("sea", "sky", "old oak", "grey stone", "river")
-    lines = [f"And line {i} is about the {word}, which is old.\n" for i in range(400) for word in words]
+    lines = [f"And line {i} is about the {word}, which is old.\n" for i in range(200) for word in words]
     (folder / "my.txt").write_text("".join(lines))
     (folder / "other.txt").write_text("".join(reversed(lines)))
-    (folder / "titles.txt").write_text("".join(f"The {word} number {i}\n" for i in range(200) for word in words))
-    pairs = [{"prompt": f"Which colour is {word} {i}?", "answer": "Blue."} for i in range(100) for word in words]
+    (folder / "titles.txt").write_text("".join(f"The {word} number {i}\n" for i in range(20) for word in words))
+    pairs = [{"prompt": f"Which colour is {word} {i}?", "answer": "Blue."} for i in range(20) for word in words]
     (folder / "questions.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
     rng = np.random.default_rng(0)
     for name in ("photos", "pets"):
@@ -83,7 +87,8 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pages_to_follow() -> list[Path]:
-    return [page for page in pages() if any(language in (*SHELL, "python") for language, _ in blocks(page))]
+    found = [page for page in pages() if any(language in (*SHELL, "python") for language, _ in blocks(page))]
+    return [page for page in found if str(page.relative_to(ROOT)) not in PAGES_ELSEWHERE]
 
 
 @pytest.mark.slow

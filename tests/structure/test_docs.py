@@ -8,9 +8,10 @@ import pytest
 
 import fpmgm
 from fpmgm import __main__ as command_line
+from fpmgm.checkpoint import BUNDLED, DEFAULT
 from fpmgm.commands import prepare
 from tests.documentation import DOCS, ROOT, Command, commands, pages
-from tests.end_to_end.test_docs import ELSEWHERE, is_run
+from tests.end_to_end.test_docs import ELSEWHERE, PAGES_ELSEWHERE, is_run
 
 PACKAGE = Path(fpmgm.__file__).parent
 HEADINGS = ["Start", "What it gives", "Five commands", "Python", "Links"]
@@ -21,7 +22,11 @@ class UnderstoodError(BaseException):
 
 
 @pytest.fixture
-def parse_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def parse_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Commands end where their work would begin. The folder has the one model that readers are told to make."""
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    (tmp_path / "runs" / "mine" / "model").symlink_to(BUNDLED / DEFAULT)
+    monkeypatch.chdir(tmp_path)
     parse = command_line._parse
 
     def parsed(*arguments: Any, **options: Any) -> None:
@@ -60,7 +65,7 @@ def test_every_command_in_the_docs_is_run_by_a_test_or_says_why_not(page: Path) 
 
 
 def test_tests_that_run_commands_elsewhere_exist() -> None:
-    for name in ELSEWHERE.values():
+    for name in (*ELSEWHERE.values(), *PAGES_ELSEWHERE.values()):
         file, _, function = name.partition("::")
         assert (ROOT / file).is_file(), name
         assert not function or f"def {function}(" in (ROOT / file).read_text(), name
