@@ -107,24 +107,15 @@ class Training:
         for name in ("stop_above", "snapshot_every"):
             if not getattr(self, name) >= 0:  # nan neither
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 (never) or above")
-        if self.continue_from:
-            self._check_continued()
+        if self.continue_from and (self.init or self.init_map):
+            raise ValueError(
+                f"continue_from is {self.continue_from}, which brings its own weights, and there is an init; give one"
+            )
         if self.init_map:
             LayerMap.parse(self.init_map)
             if not self.init:
                 raise ValueError(f"init_map is {self.init_map}, but there is no init to map")
         self.objective.check(updates=self.updates, has_init=bool(self.source), is_causal=self.model.is_causal)
-
-    def _check_continued(self) -> None:
-        if self.init or self.init_map:
-            raise ValueError(
-                f"continue_from is {self.continue_from}, which brings its own weights, and there is an init; give one"
-            )
-        if self.optim.decay != "constant":
-            raise ValueError(
-                f"continue_from is {self.continue_from}, and the learning rate decays by {self.optim.decay}; only a "
-                "constant one goes on: give --optim.decay constant"
-            )
 
     @property
     def source(self) -> str:
