@@ -28,17 +28,17 @@ class TaskOptions(Evaluation):
     winogrande, sciq, race (from the hub only), and every other task of lm-eval if the hub answers. If it is empty,
     held-out data and samples are measured instead."""
     limit: int | None = None
-    """Tasks: the number of questions of each, from its beginning; None: all of them."""
+    """For tasks: so many questions of each are asked, the first ones. With None, all are asked."""
     scoring: ScoringName = "auto"
-    """Tasks: how a masked model scores an answer: duo (mean over question and answer), smdm or llada (sum over the
-    answer). A causal model is exact (causal). auto: duo, or causal."""
+    """For tasks: how a masked model scores an answer. duo takes the mean over question and answer; smdm and llada take
+    the sum over the answer. A causal model is exact (causal). With auto, it is duo, or causal for a causal model."""
     draws: int = Scoring.draws
-    """Tasks: the number of masks that are drawn to score an answer."""
+    """For tasks: the number of masks that are drawn to score an answer."""
     task_batch: int = Scoring.batch_size
-    """Tasks: the number of sequences in a pass."""
+    """For tasks: the number of sequences in a pass."""
     task_source: SourceName = "auto"
-    """Tasks: where questions come from: asset (a package, once), hub (lm-eval's own tasks); auto: the hub if it
-    answers, else the asset."""
+    """For tasks: where questions come from. asset is a package that is fetched once. hub is lm-eval's own tasks. With
+    auto, it is the hub if it answers, and otherwise the asset."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -25,7 +25,7 @@ class FrontierCommand(Frontiers):
     """Bundled models, model folders, or hub ids owner/name. NAME=MODEL,MODEL,... is one frontier of several training
     runs, one for each of the seeds."""
     out: str = "results/frontier"
-    """The folder for rows, page, plot and JSON; the same call goes on with a folder it was stopped in. If it is empty,
+    """The folder for rows, page, plot and JSON. If the command was stopped, the same call goes on. If it is empty,
     nothing is kept."""
     json: bool = False
     """Print one JSON object."""

@@ -69,15 +69,16 @@ class OwnText:
     text_field: str = "text"
     """The field or column that holds the text of .jsonl and .parquet."""
     packing: Literal["auto", "wrap", "pad", "begin", "end", "pairs"] = "auto"
-    """How the text becomes sequences. end: each document (each line of a .txt file) is one, and the model learns where
-    to stop. pairs: prompts with answers. auto: pairs if the rows of a .jsonl have a prompt and an answer, else wrap,
-    which joins documents and cuts them to length. fpmgm train poetry --help tells the others."""
+    """How the text becomes sequences. end: each document (each line of a .txt file) is a sequence, and the model learns
+    where to stop. pairs: each sequence is a prompt with its answer. auto: pairs if the rows of a .jsonl have a prompt
+    and an answer, and otherwise wrap, which joins documents and cuts them to length. `fpmgm train poetry --help`
+    describes the others."""
     prompt_field: str = TextConfig.prompt_field
-    """Of pairs: the field of .jsonl that holds the prompt."""
+    """For pairs: the field of .jsonl that holds the prompt."""
     answer_field: str = TextConfig.answer_field
-    """Of pairs: the field that holds the answer."""
+    """For pairs: the field of .jsonl that holds the answer."""
     between: str = TextConfig.between
-    """Of pairs: what stands between prompt and answer. The model writes it."""
+    """For pairs: what stands between prompt and answer. The model writes it."""
 
     @property
     def packed(self) -> str:
@@ -101,11 +102,11 @@ class MineCommand:
     minutes: float = 10.0
     """The command ends within so many minutes. Give at least 1."""
     start: str = "auto"
-    """bundled: go on from the bundled model, which has read English; fresh: from random weights, with a tokenizer of
-    your text; auto: bundled if its tokenizer reads your text well. Or a model to go on from: its name, folder or
-    run."""
+    """What the run starts from. bundled: the bundled model, which has read English. fresh: random weights, with a
+    tokenizer of your text. auto: bundled if its tokenizer reads your text well, and otherwise fresh. Or give a model by
+    its name, its folder or its run."""
     out: str = "runs/mine"
-    """The run folder; the model is in its folder `model`."""
+    """The run folder. The model is in its folder `model`."""
     seed: int = 0
     """Every random number follows from this number."""
 

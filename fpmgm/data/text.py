@@ -67,16 +67,17 @@ class TextConfig:
     length: int = 128
     """Tokens of a sequence."""
     packing: Literal["wrap", "pad", "begin", "end", "pairs"] = "wrap"
-    """wrap: documents joined and cut to length. The others take each line of a .txt file for a document. pad: a
-    sequence for each document, the rest outside the loss. end: the same, the rest filled with ends, which are learned,
-    so that the model knows where to stop. begin: every sequence begins with a document and is filled up with those that
-    follow, the last one cut. pairs: a prompt, which is given and never learned, and its answer, as with end."""
+    """How text becomes sequences. wrap: documents are joined and cut to length. With the others, each line of a .txt
+    file is a document. pad: each document is a sequence; the rest of it is outside the loss. end: the same, but the
+    rest is filled with ends, which are learned, so that the model knows where to stop. begin: every sequence begins
+    with a document and is filled up with those that follow; the last one is cut. pairs: a sequence is a prompt, which
+    is given and never learned, and its answer, as with end."""
     prompt_field: str = "prompt"
-    """Of pairs: the field of .jsonl that holds the prompt."""
+    """For pairs: the field of .jsonl that holds the prompt."""
     answer_field: str = "answer"
-    """Of pairs: the field that holds the answer."""
+    """For pairs: the field of .jsonl that holds the answer."""
     between: str = "\n"
-    """Of pairs: what stands between prompt and answer. The model writes it."""
+    """For pairs: what stands between prompt and answer. The model writes it."""
     validation_share: float = 0.01
     """The share of the text that is held out, as whole regions that are spread over it."""
     validation_documents: int = 0

@@ -34,30 +34,32 @@ class Frontiers:
     """Bundled models, model folders, or hub ids owner/name. NAME=MODEL,MODEL,... is one frontier of several training
     runs, one for each of the seeds."""
     budgets: tuple[int, ...] = (24, 48, 96, 192)
-    """Budgets to sample at, in block evaluations."""
+    """The budgets to sample at, in block evaluations."""
     temperatures: tuple[float, ...] = TEMPERATURES
-    """The points of a frontier."""
+    """The temperatures to sample at. Each is a point of a frontier."""
     top_ps: tuple[float, ...] = ()
-    """Points by top-p at temperature 1, instead of temperatures."""
+    """Values of top-p to sample at, instead of temperatures. The temperature is 1 then."""
     seeds: tuple[int, ...] = (0,)
     """Seeds of the samples. Sample i of a seed has the same random numbers in all models and at all temperatures."""
     num_samples: int = 256
-    """Samples of a seed, at every point."""
+    """Samples of each seed at each point."""
     judge: str = "auto"
-    """Who judges samples: stories-source, smollm2, a causal model of ours or of the hub; auto: the bundled judge.
-    stories-source-ids refuses models that do not write the source's own ids."""
+    """Who judges samples: stories-source, smollm2, a causal model of ours or one of the hub. With auto, the bundled
+    judge does it. stories-source-ids refuses models that do not write the source's own ids."""
     data: str = OWN
-    """Real text to compare with: a corpus by name, a file or a folder; auto: what the first model was trained on. If it
-    is empty, there is none."""
+    """Real text to compare with: a corpus by name, a file or a folder. With auto, it is what the first model was
+    trained on. If it is empty, there is none."""
     split: str = AUTO
-    """Which part of `data`: all, held-out, train, valid or test; auto: held-out of a corpus, all of a file."""
+    """Which part of `data` is used: all, held-out, train, valid or test. With auto, it is held-out for a corpus and all
+    for a file."""
     dtype: Literal["float64", "float32"] = "float64"
-    """What tokens are drawn in. float32 draws as much public code does, and shows that this is too cold with many
-    steps. Networks compute in float32."""
+    """The precision that tokens are drawn in. float32 draws as much public code does, and shows that this is too cold
+    with many steps. Networks compute in float32."""
     device: str = "auto"
-    """cpu, cuda, cuda:1 or mps; auto: CUDA if it is there, then MPS, then the CPU."""
+    """Where networks run: cpu, cuda, cuda:1 or mps. With auto, they run on CUDA if that is there, else on MPS, else on
+    the CPU."""
     out: str = ""
-    """The folder for rows, page, plot and JSON; the same call goes on with a folder it was stopped in. If it is empty,
+    """The folder for rows, page, plot and JSON. If the command was stopped, the same call goes on. If it is empty,
     nothing is kept."""
 
     def __post_init__(self) -> None:

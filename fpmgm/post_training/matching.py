@@ -65,27 +65,28 @@ class Matching:
     fake: str = TEACHER
     """What the fake starts from: `teacher`, `init` or a model, plain or with a fixed point."""
     fake_lr: float = 1e-4
-    """The learning rate of the fake; warm-up and decay are those of the student."""
+    """The learning rate of the fake. Its warm-up and decay are those of the student."""
     fake_updates: int = 1
-    """How many updates the fake makes for one of the student."""
+    """How many updates the fake makes for each update of the student."""
     fake_ema: float = 0.0
-    """Decay of a moving average of the fake, which the student is then compared with. 0: with the fake itself."""
+    """The decay of a moving average of the fake, which the student is compared with. With 0, it is compared with the
+    fake itself."""
     steps: tuple[int, ...] = ()
-    """Denoising steps of the samplers that the student learns for. Its inputs then have the times at which such a
-    sampler, one of these for each update, runs the network. Empty: all times alike."""
+    """The numbers of denoising steps of the samplers that the student learns for. At each update, its inputs have the
+    times at which one of these samplers runs the network. If it is empty, all times are alike."""
     inputs: Literal["data", "own"] = "data"
     """What the student fills in: real text with masks (`data`), or its own unfinished samples (`own`)."""
     reuse: ReuseName = "none"
-    """Where the solver of its own samples starts, in the rollout and in the pass that learns. For inputs `own`."""
+    """For inputs `own`: where the solver of its own samples starts, in the rollout and in the pass that learns."""
     remask: Literal["anew", "nested"] = "anew"
     """`anew`: the filled-in text is masked everywhere by chance (IDLM). `nested`: only what the next step of the
     sampler shows can be seen, and of that some is masked again."""
     t_min: float = 0.02
     """The least share of tokens that is masked again. The loss is weighted by one over this share."""
     base_weight: float = 0.0
-    """Weight of the base objective, masked cross entropy, beside the matching. For inputs `data`."""
+    """For inputs `data`: the weight of masked cross entropy beside the matching."""
     base: MaskedCrossEntropy = field(default_factory=MaskedCrossEntropy)
-    """Iteration counts, solver and gradient of the student and of the fake."""
+    """The iteration counts, solver and gradient of the student and of the fake."""
 
     is_in_nats = True
     is_cut_by_updates = False

@@ -48,8 +48,8 @@ class Training:
     """The model whose weights the run starts from: a bundled one, a folder or a hub id. If it is empty, weights are
     fresh."""
     continue_from: str = ""
-    """The folder of a finished run that this one goes on from, instead of `init`: it takes over the weights, the optimiser
-    and the moving average, and has no new warm-up. Empty: from none."""
+    """The folder of a run that this one goes on from, instead of `init`: with its weights, its optimiser and its moving
+    average, at its learning rate and without a new warm-up. If it is empty, there is none."""
     init_map: str = ""
     """Makes `init`, a plain stack, a fixed-point model first: its layers for the blocks before, inside and after the
     fixed point, such as 1/6/12. If it is empty, `init` is taken as it is."""

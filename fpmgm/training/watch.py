@@ -29,14 +29,17 @@ class Watch:
     """Measure the frontier of a run beside that of its start, on seeds of their own."""
 
     every: int = 0
-    """Updates between measurements. 0: none; the model of the last update is kept."""
+    """Updates between measurements. With 0, there are none, and the model of the last update is kept."""
     budgets: tuple[int, ...] = (24, 96)
+    """The budgets to sample at, in block evaluations."""
     temperatures: tuple[float, ...] = (0.8, 0.9, 1.0, 1.1)
+    """The temperatures to sample at."""
     num_samples: int = 64
+    """Samples at each budget and temperature."""
     judge: str = ""
     """Who judges the samples, as in `evaluate`."""
     seed: int = 1000
-    """Of the samples; results are measured with other seeds."""
+    """The seed of these samples. Results are measured with other seeds."""
     patience: int = 3
     """The run ends after so many measurements that are no better than the best."""
 
