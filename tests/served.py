@@ -15,6 +15,7 @@ import fpmgm
 from fpmgm.checkpoint import Model
 from fpmgm.codecs import TextCodec
 from fpmgm.data.text import train_bpe
+from fpmgm.generation import generate, until_end
 from fpmgm.serving.app import build, gated
 from fpmgm.serving.engine import Engine
 from fpmgm.serving.exact import RowByRow
@@ -52,7 +53,7 @@ class Held(RowByRow):
         self.door = threading.Event()
         self.num_steps = 0
 
-    def pre(self, z: Tensor, cond: Any) -> Tensor:
+    def pre(self, z: Tensor, cond: Any, memory: Any = None) -> Tensor:
         assert self.door.wait(PATIENCE)
         self.num_steps += 1
         return super().pre(z, cond)
@@ -71,6 +72,13 @@ def as_served(model: Model, denoiser: RowByRow | None = None, name: str = "small
     if denoiser is not None:
         found.__dict__["denoiser"] = denoiser
     return found
+
+
+def alone(model: Model, prompts: list[str], **settings: Any) -> list[str]:
+    """What a model writes after prompts up to an end, computed here, with the network that a server has."""
+    found = generate(replace(model, denoiser=RowByRow(model.denoiser)), prompts=prompts, **settings)
+    rows = zip(found.tokens, found.given, strict=True)
+    return [model.speech.show(until_end(row, model.speech, given)[given:]) for row, given in rows]
 
 
 @dataclass(frozen=True, kw_only=True)

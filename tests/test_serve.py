@@ -15,7 +15,7 @@ import torch
 
 from fpmgm.__main__ import main
 from fpmgm.checkpoint import Model
-from fpmgm.generation import generate, until_end
+from fpmgm.generation import generate
 from fpmgm.sampling import Step
 from fpmgm.serving.asked import ask
 from fpmgm.serving.engine import sample_rows
@@ -25,7 +25,7 @@ from fpmgm.serving.limits import Limits, Pace
 from fpmgm.serving.models import Served
 from fpmgm.serving.wire import CompletionRequest
 from fpmgm.solvers import anderson, picard
-from tests.served import Held, Rounding, Running, as_served, running, small_text_model, until
+from tests.served import Held, Rounding, Running, alone, as_served, running, small_text_model, until
 
 BUDGET = {"budget": 24}
 
@@ -47,10 +47,7 @@ def job_of(found: Served, **request: Any) -> Job:
 
 
 def continued(model: Model, prompts: list[str], **settings: Any) -> list[str]:
-    """What `generate` writes after prompts up to an end, computed here and alone."""
-    found = generate(model, prompts=prompts, budget=24, **settings)
-    rows = zip(found.tokens, found.given, strict=True)
-    return [model.speech.show(until_end(row, model.speech, given)[given:]) for row, given in rows]
+    return alone(model, prompts, budget=24, **settings)
 
 
 # The official client
@@ -163,9 +160,9 @@ def test_rows_of_several_requests_have_the_same_bits_in_one_run_as_alone(model: 
     assert [row.kind for row in rows] == [rows[0].kind] * 5
     together, steps = traced(rows)
     for place, row in enumerate(rows):
-        [tokens], alone = traced([row])
+        [tokens], own_steps = traced([row])
         assert tokens == together[place]
-        for (h, logits), (own_h, own_logits) in zip(steps, alone, strict=True):
+        for (h, logits), (own_h, own_logits) in zip(steps, own_steps, strict=True):
             assert torch.equal(h[place], own_h[0])
             assert torch.equal(logits[place], own_logits[0])
 

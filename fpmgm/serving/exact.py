@@ -28,6 +28,9 @@ class RowByRow(Denoiser):
         self._counts: tuple[int, ...] = ()  # of the places that the last call of `post` was for
         self.eval()
 
+    def memory(self) -> None:
+        """Nothing is remembered from step to step: what changes together would be projected together."""
+
     def post(self, h_star: Hidden, cond: object, places: Positions | Places) -> Features:
         """The features of `Denoiser.post`, each sequence by itself."""
         places = places if isinstance(places, Places) else Places.of(places)
