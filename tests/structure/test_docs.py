@@ -89,7 +89,7 @@ def test_the_architecture_page_shows_every_file_of_the_method_and_every_folder()
     page = (DOCS / "architecture.md").read_text()
     folders = {path.parent.name + "/" for path in PACKAGE.glob("*/*.py")}
     for name in [*(path.name for path in PACKAGE.glob("*.py")), *folders, "models/"]:
-        assert f"`{name}`" in page, name
+        assert f"| `{name}` |" in page, name
 
 
 def test_the_python_reference_has_every_public_name() -> None:
