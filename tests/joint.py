@@ -94,7 +94,7 @@ def joint_model(*, is_causal: bool = False) -> tuple[Model, JointBackbone]:
     from tokenizers.pre_tokenizers import WhitespaceSplit
 
     tokenizer = Tokenizer(WordLevel({word: index for index, word in enumerate(WORDS)}, unk_token="a"))
-    tokenizer.pre_tokenizer = WhitespaceSplit()  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = WhitespaceSplit()
     denoiser, backbone = joint_denoiser(is_causal=is_causal)
     config = MDLMConfig(vocab_size=MASK + 1, mask_id=MASK, length=LENGTH, num_pre=1, is_causal=is_causal)
     return Model(denoiser=denoiser, config=config, codec=TextCodec(tokenizer.to_str())), backbone

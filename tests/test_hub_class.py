@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ def masked_lm(folder: Path, **settings: Any) -> Any:
 def rows_of(folder: Path) -> list[list[int]]:
     """A long row and a short one, with masks in both."""
     model = fpmgm.load(folder, device="cpu")
-    mask, first = model.denoiser.mask_id, model.speech.first
+    codec: Any = model.speech
+    mask, first = model.denoiser.mask_id, codec.first
     return [[first, 300 % mask, mask, 70, mask, 80, 90], [first, mask, 75]]
 
 
@@ -54,9 +56,8 @@ def test_transformers_loads_a_folder_of_ours_as_it_is_and_computes_the_same(fold
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("num_fp", [0, 1])
 def test_a_padded_batch_equals_its_sequences_alone(num_fp: int, side: str, small_model: Build, tmp_path: Path) -> None:
-    blocks = {"num_pre": 1, "num_fp": 1, "num_post": 1} if num_fp else {"num_pre": 3, "num_fp": 0, "num_post": 0}
-    from dataclasses import replace
-
+    blocks: dict[str, Any] = {"num_pre": 1, "num_fp": 1, "num_post": 1}
+    blocks = blocks if num_fp else {"num_pre": 3, "num_fp": 0, "num_post": 0}
     Model(denoiser=small_model(**blocks), config=replace(SMALL, **blocks)).save(tmp_path / "model")
     model = masked_lm(tmp_path / "model", dtype=torch.float64)
     long, short = [1, 2, 11, 4, 11, 6, 7], [3, 11, 5]
@@ -164,8 +165,6 @@ def test_a_model_that_writes_no_masked_text_is_refused_in_words() -> None:
 
 
 def test_a_causal_model_is_refused_in_words(text_model: Model, small_model: Build, tmp_path: Path) -> None:
-    from dataclasses import replace
-
     blocks: dict[str, Any] = {"num_pre": 2, "num_fp": 0, "num_post": 0, "is_causal": True}
     Model(denoiser=small_model(**blocks), config=replace(SMALL, **blocks)).save(tmp_path / "judge")
     with pytest.raises(ValueError, match="causal, made to judge text"):

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
+from fpmgm.denoiser import Denoiser
 from fpmgm.evaluation.harness_scoring import Item, Scoring, ScoringName, are_greedy, draw_masks, scores, scoring_name
 from fpmgm.evaluation.tasks import proportion
-from tests.joint import MASK, joint_denoiser
+from tests.joint import MASK, JointBackbone, joint_denoiser
 
 ITEMS = [Item((0, 2), (1, 3)), Item((0,), (3, 3, 2)), Item((0, 1, 1), (2,)), Item((0,), (1, 2, 3, 1))]
 MANY = 20_000
@@ -32,9 +33,9 @@ def test_a_causal_model_is_scored_exactly_and_its_greedy_continuation_is_known()
     scoring = Scoring(name="causal")
     for item, score in zip(ITEMS, scores(denoiser, ITEMS, scoring), strict=True):
         assert score == pytest.approx(exact.log_p(item.tokens) - exact.log_p(item.prefix), abs=1e-5)
-    choices = [Item((0, 2), (token,)) for token in range(MASK)]
-    best = max(choices, key=lambda item: exact.log_p(item.tokens))
-    assert are_greedy(denoiser, choices, scoring) == [item == best for item in choices]
+    first = surest(exact, (0, 2, MASK), 2)[1]
+    second = surest(exact, (0, 2, first, MASK), 3)[1]
+    assert greedy_pairs(denoiser, (0, 2), scoring) == [(first, second)]
 
 
 def test_a_single_token_needs_no_draws_if_their_number_is_drawn() -> None:
@@ -43,22 +44,33 @@ def test_a_single_token_needs_no_draws_if_their_number_is_drawn() -> None:
     assert score == pytest.approx(exact.log_p(ITEMS[2].tokens) - exact.log_p(ITEMS[2].prefix), abs=1e-5)
 
 
-def test_at_once_takes_every_token_from_one_pass_and_the_surest_first_takes_one_after_the_other() -> None:
+def surest(exact: JointBackbone, z: tuple[int, ...], place: int) -> tuple[float, int]:
+    """The most probable token of a place, and its log-probability."""
+    return max((exact.log_p((*z[:place], token, *z[place + 1 :])), token) for token in range(MASK))
+
+
+def test_at_once_takes_every_token_from_one_pass_and_in_turn_the_surest_comes_first() -> None:
     denoiser, exact = joint_denoiser()
-    pairs = [Item((0,), (first, second)) for first in range(MASK) for second in range(MASK)]
-    singles = [max(range(MASK), key=lambda token: exact.log_p((0, token))) for _ in range(1)]
-    second = max(range(MASK), key=lambda token: exact.log_p((0, MASK, token)))
-    at_once = are_greedy(denoiser, pairs, Scoring(name="duo"))
-    assert [pair.target for pair, is_greedy in zip(pairs, at_once, strict=True) if is_greedy] == [(singles[0], second)]
-    p_first = exact.log_p((0, singles[0])) - exact.log_p((0,))
-    p_second = exact.log_p((0, MASK, second)) - exact.log_p((0,))
-    if p_first >= p_second:
-        after = max(range(MASK), key=lambda token: exact.log_p((0, singles[0], token)))
-        expected = (singles[0], after)
-    else:
-        expected = (max(range(MASK), key=lambda token: exact.log_p((0, token, second))), second)
-    in_turn = are_greedy(denoiser, pairs, Scoring(name="llada"))
-    assert [pair.target for pair, is_greedy in zip(pairs, in_turn, strict=True) if is_greedy] == [expected]
+    differing = 0
+    for prefix in [(0,), (0, 1), (0, 2), (0, 3), (1,), (2,), (3,)]:
+        z, place = (*prefix, MASK, MASK), len(prefix)
+        first, second = surest(exact, z, place), surest(exact, z, place + 1)
+        if first >= second:
+            in_turn = (first[1], surest(exact, (*prefix, first[1], MASK), place + 1)[1])
+        else:
+            in_turn = (surest(exact, (*prefix, MASK, second[1]), place)[1], second[1])
+        at_once = (first[1], second[1])
+        differing += at_once != in_turn
+        for name, expected in (("duo", at_once), ("llada", in_turn), ("smdm", in_turn)):
+            scoring = Scoring(name=name)  # type: ignore[arg-type]
+            assert greedy_pairs(denoiser, prefix, scoring) == [expected]
+    assert differing
+
+
+def greedy_pairs(denoiser: Denoiser, prefix: tuple[int, ...], scoring: Scoring) -> list[tuple[int, ...]]:
+    """The pairs of tokens that the model would write after a prefix."""
+    pairs = [Item(prefix, (first, second)) for first in range(MASK) for second in range(MASK)]
+    return [pair.target for pair, is_so in zip(pairs, are_greedy(denoiser, pairs, scoring), strict=True) if is_so]
 
 
 def test_a_score_depends_neither_on_the_batch_nor_on_the_other_items() -> None:

@@ -113,7 +113,7 @@ def _no_tasks(manager: Any) -> Any:
 def _request(kind: str, *arguments: Any) -> Any:
     from lm_eval.api.instance import Instance
 
-    return Instance(request_type=kind, doc={}, arguments=arguments, idx=0, metadata=("joint", 0, 1))  # type: ignore[arg-type]
+    return Instance(request_type=kind, doc={}, arguments=arguments, idx=0, metadata=("joint", 0, 1))
 
 
 def test_an_item_that_is_too_long_loses_its_beginning_and_is_counted() -> None:
@@ -121,7 +121,7 @@ def test_an_item_that_is_too_long_loses_its_beginning_and_is_counted() -> None:
 
     model, exact = joint_model()
     asked = FpmgmLM(model, scoring="llada", draws=1)
-    [(score, _)] = asked.loglikelihood([_request("loglikelihood", "a b c a b c", " b")])
+    [(score, _)] = asked.loglikelihood([_request("loglikelihood", "c c b a b c", " b")])
     assert score == pytest.approx(exact.log_p((0, 1, 2, 3, 2)) - exact.log_p((0, 1, 2, 3)), abs=1e-5)
     assert {task: len(documents) for task, documents in asked.cut.items()} == {"joint": 1}
 

@@ -24,7 +24,7 @@ GENERATED = 256
 
 
 @register_model("fpmgm")
-class FpmgmLM(TemplateLM):  # type: ignore[misc]
+class FpmgmLM(TemplateLM):
     """A text model of ours as the harness calls it: masked (MDLM, FP-MDLM) or causal (a judge)."""
 
     def __init__(

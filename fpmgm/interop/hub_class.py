@@ -28,7 +28,7 @@ IGNORED = -100
 """The label of a position that has no part in the loss."""
 
 
-class FpmgmConfig(PreTrainedConfig):  # type: ignore[misc]
+class FpmgmConfig(PreTrainedConfig):
     """The config.json of a model folder: the fields of `MDLMConfig`, by the same names."""
 
     model_type = MDLMConfig.model_type
@@ -65,7 +65,7 @@ class FpmgmConfig(PreTrainedConfig):  # type: ignore[misc]
         return {"model_type": self.model_type, **asdict(self.network), **data}
 
 
-class FpmgmForMaskedLM(PreTrainedModel):  # type: ignore[misc]
+class FpmgmForMaskedLM(PreTrainedModel):
     """An MDLM or FP-MDLM with the interface of transformers. Its weights have the names of our model folders."""
 
     config_class = FpmgmConfig
@@ -91,9 +91,10 @@ class FpmgmForMaskedLM(PreTrainedModel):  # type: ignore[misc]
         cls, pretrained_model_name_or_path: Any, *arguments: Any, output_loading_info: bool = False, **settings: Any
     ) -> Any:
         """The model of a folder or a repository, in float32 unless a dtype is given; weights must fit its config."""
-        model, info = super().from_pretrained(
+        loaded: Any = super().from_pretrained(
             pretrained_model_name_or_path, *arguments, output_loading_info=True, **settings
         )
+        model, info = loaded
         wrong = sorted({*map(str, info["missing_keys"]), *map(str, info["unexpected_keys"])})
         if wrong:
             raise ValueError(
@@ -149,11 +150,11 @@ class FpmgmForMaskedLM(PreTrainedModel):  # type: ignore[misc]
         everywhere = torch.ones_like(input_ids, dtype=torch.bool)
         found = denoiser(input_ids, t, everywhere, cond=cond, num_grad=self._iterations(num_iters))
         logits = without_mask(denoiser.head(found.features), mask_id=self.config.mask_id)
-        loss = None if labels is None else self._loss(logits, labels)
-        logits = logits.view(*input_ids.shape, -1)
+        loss: Any = None if labels is None else self._loss(logits, labels)
+        by_position: Any = logits.view(*input_ids.shape, -1)
         if return_dict is False:
-            return (logits,) if loss is None else (loss, logits)
-        return MaskedLMOutput(loss=loss, logits=logits)
+            return (by_position,) if loss is None else (loss, by_position)
+        return MaskedLMOutput(loss=loss, logits=by_position)
 
     @torch.no_grad()
     def generate(
@@ -253,13 +254,14 @@ def _real_tokens(input_ids: Tensor | None, attention_mask: Tensor | None) -> lis
     return [row[keep].tolist() for row, keep in zip(input_ids, seen, strict=True)]
 
 
-class _NoText(PreTrainedModel):  # type: ignore[misc]
+class _NoText(PreTrainedModel):
     """A model of ours that writes no text, which the classes of transformers for text refuse."""
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *arguments: Any, **settings: Any) -> Any:
+        kind: Any = cls.config_class
         raise ValueError(
-            f"{pretrained_model_name_or_path} is a {cls.config_class.model_type}, which writes no text, and "
+            f"{pretrained_model_name_or_path} is a {kind.model_type}, which writes no text, and "
             "transformers has no class for it; load it with fpmgm.load"
         )
 

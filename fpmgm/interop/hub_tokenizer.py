@@ -15,7 +15,7 @@ HUB_SETTINGS = ("cache_dir", "force_download", "local_files_only", "proxies", "r
 """Settings of `from_pretrained` that say where files are looked for."""
 
 
-class FpmgmTokenizer(PreTrainedTokenizerFast):  # type: ignore[misc]
+class FpmgmTokenizer(PreTrainedTokenizerFast):
     """The tokenizer.json of a model folder, with the mask as a token of it.
 
     A text begins with the token that every sequence of the model begins with. `[MASK]` in a text is a masked token; it
