@@ -1,6 +1,7 @@
 """The server: a socket that is bound before anything is loaded, and an end that leaves nobody with half an answer."""
 
 import asyncio
+import math
 import signal
 import socket
 import threading
@@ -15,13 +16,17 @@ from fpmgm.serving.engine import Engine
 from fpmgm.serving.gate import Gate
 
 BACKLOG = 2048
+SECONDS_TO_SEND = 10
+"""After its grace, for answers that are on their way; then connections are closed."""
 
 
 class Server(uvicorn.Server):
     """An HTTP server that ends its engine when it ends: what runs is finished, what waits is refused."""
 
     def __init__(self, app: Gate, engine: Engine) -> None:
-        super().__init__(uvicorn.Config(app, log_level="warning", access_log=False, ws="none", backlog=BACKLOG))
+        end = math.ceil(engine.pace.grace) + SECONDS_TO_SEND
+        config = uvicorn.Config(app, log_level="warning", access_log=False, ws="none", timeout_graceful_shutdown=end)
+        super().__init__(config)
         self.engine = engine
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

@@ -15,6 +15,7 @@ import openai
 import pytest
 
 from fpmgm.checkpoint import load
+from tests.documentation import blocks
 from tests.served import PATIENCE, alone, small_text_model
 
 ROOT = Path(__file__).parents[2]
@@ -85,9 +86,10 @@ def test_sigint_ends_the_server_after_the_answer_that_runs(folder: Path) -> None
 
 
 @pytest.mark.slow
-def test_the_curl_examples_of_the_docs_are_answered(folder: Path) -> None:
-    """The bodies of the page's curl commands, sent as they stand but for the name of the model."""
+def test_the_examples_of_the_docs_are_answered(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The bodies of the page's curl commands and its Python, as they stand but for the address and the model."""
     page = (ROOT / "docs" / "serve.md").read_text()
+    [code] = [content for language, content in blocks(ROOT / "docs" / "serve.md") if language == "python"]
     bodies = [part.split("'")[0] for part in page.split("-d '")[1:]]
     assert len(bodies) >= 3
     with started(folder) as (_, port):
@@ -99,3 +101,5 @@ def test_the_curl_examples_of_the_docs_are_answered(folder: Path) -> None:
             with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
                 assert answer.status == 200
                 assert "text_completion" in answer.read().decode()
+        exec(code.replace("127.0.0.1:8000", f"127.0.0.1:{port}").replace('model="stories"', 'model="small"'), {})
+    assert "provisional" in capsys.readouterr().out
