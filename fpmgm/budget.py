@@ -6,9 +6,12 @@ Allocations are named in sampling order: `decreasing` runs more solver iteration
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol, runtime_checkable
 
+import torch
+
+from fpmgm.masking import arccos, mask_schedule_by_name
 from fpmgm.names import choose
 from fpmgm.schema import MAX_BUDGET, shortened
 
@@ -142,6 +145,78 @@ def plan(
     total = (budget - num_steps * (cost.pre + cost.post)) // cost.fp
     iterations = allocate(total, num_steps, allocation)
     return Plan(budget=budget, spent=block_evals(iterations, cost), iterations=iterations)
+
+
+@runtime_checkable
+class Asked(Protocol):
+    """The settings of sampling that a plan depends on."""
+
+    @property
+    def budget(self) -> int: ...
+    @property
+    def steps(self) -> int | None: ...
+    @property
+    def allocation(self) -> str: ...
+    @property
+    def transition(self) -> str: ...
+    @property
+    def schedule(self) -> str: ...
+    @property
+    def solve(self) -> str: ...
+    @property
+    def whole_first(self) -> bool: ...
+    @property
+    def budget_in(self) -> str: ...
+
+
+def spending_of(asked: Asked, cost: Cost) -> Plan:
+    """The plan of these settings, whether their budget counts blocks or positions.
+
+    With a budget in positions, it is the plan of the largest number of blocks whose expected work is at most that of
+    `budget` blocks that run everywhere. Its `spent` are block evaluations, and may be more than the budget.
+    """
+    found = plan(asked.budget, cost, num_steps=asked.steps, allocation=asked.allocation)
+    choose("budget_in", asked.budget_in, dict.fromkeys(("blocks", "positions")))
+    if asked.budget_in == "blocks":
+        return found
+    share = _masked_share(asked)
+    low, high = asked.budget, MAX_BUDGET + 1  # the work of `low` blocks fits, that of `high` does not
+    while high - low > 1:
+        middle = (low + high) // 2 if high <= MAX_BUDGET else min(2 * low, MAX_BUDGET)
+        tried = plan(middle, cost, num_steps=asked.steps, allocation=asked.allocation)
+        if expected_work(tried, cost, share, whole_first=asked.whole_first) <= asked.budget + 1e-9:
+            low, found = middle, tried
+        else:
+            high = middle
+        if low == MAX_BUDGET:
+            break
+    return replace(found, budget=asked.budget)
+
+
+def expected_work(spending: Plan, cost: Cost, masked: Callable[[float], float], *, whole_first: bool) -> float:
+    """What a plan costs with `changed-and-masked`, in blocks that run everywhere, if nothing is given.
+
+    `masked` is the share of tokens that is masked at a time. A step runs at what was masked before the last one: at
+    what still is, and at what the last step revealed. Of several blocks in the fixed point only the last lets positions
+    rest. Blocks before and after the fixed point count as whole ones.
+    """
+    total = 0.0
+    for index, num_iters in enumerate(spending.iterations):
+        share = masked(1 - max(index - 1, 0) / spending.num_steps)
+        iterations = 1 + (num_iters - 1) * share if whole_first or index == 0 else num_iters * share
+        total += cost.pre + cost.post + (cost.fp - 1) * num_iters + iterations
+    return total
+
+
+def _masked_share(asked: Asked) -> Callable[[float], float]:
+    """The share of tokens that is masked at a time; a ValueError if the work of the settings cannot be foreseen."""
+    if asked.solve != "changed-and-masked":
+        why = "every position runs" if asked.solve == "all" else "a tolerance saves what nobody can foresee"
+        raise ValueError(f"budget_in is positions, and with solve {asked.solve} {why}; solve changed-and-masked")
+    if asked.transition.startswith("remdm"):
+        raise ValueError(f"budget_in is positions, and {asked.transition} masks tokens again by chance; plan in blocks")
+    schedule = arccos if asked.transition == "halton" else mask_schedule_by_name(asked.schedule)
+    return lambda t: float(schedule.masked(torch.tensor(t, dtype=torch.float64)))
 
 
 def block_evals(iterations: Sequence[int], cost: Cost) -> int:

@@ -62,9 +62,77 @@ class Backbone(Protocol):
         ...
 
 
+@runtime_checkable
+class KeepsKeys(Protocol):
+    """A backbone whose blocks run at some places and know the others by keys and values that are kept."""
+
+    def new_keys(self, index: int, h: Hidden) -> Any:
+        """Room for the keys and values that block `index` computes of h."""
+        ...
+
+    def keep_keys(self, index: int, x: Features, cond: Any, places: Places, kept: Any) -> None:
+        """Compute the keys and values of x, which is what the block reads at those places, and keep them."""
+        ...
+
+    def run_block_among(self, index: int, x: Features, cond: Any, places: Places, kept: Any) -> Features:
+        """`run_block` at those places, where it reads x. Their keys and values are kept too."""
+        ...
+
+
+@runtime_checkable
+class KnowsFirst(Protocol):
+    """A backbone that computes queries, keys and values of its first block only where tokens have changed."""
+
+    def memory(self) -> Any:
+        """What `run_first` of a sampling run goes by, nothing at first; None if they change with more than tokens."""
+        ...
+
+    def run_first(self, z: Tokens, cond: Any, memory: Any) -> Hidden:
+        """`embed` and the first block."""
+        ...
+
+
+@dataclass(frozen=True)
+class PartialMap:
+    """h -> F(h; u, t) at some places of a batch. The others are at rest, and `kept` holds their keys and values.
+
+    With several blocks in the fixed point all but the last run everywhere: what they make of a position at rest depends
+    on the others.
+    """
+
+    denoiser: "Denoiser"
+    constant: Constant
+    cond: Any
+    places: Places
+    kept: Any
+
+    def __call__(self, h: Hidden) -> Features:
+        first, *between = blocks = self.denoiser.fixed_point_range
+        if between:
+            x = self.denoiser.inject(h, self.constant)
+            for index in blocks[:-1]:
+                x = self.denoiser.backbone.run_block(index, x, self.cond)
+            return self.denoiser.backbone.run_block_at(blocks[-1], x, self.cond, self.places)
+        return self._backbone.run_block_among(first, self._read(h), self.cond, self.places, self.kept)
+
+    def settle(self, h: Hidden) -> None:
+        """Keep the keys and values of these places, which have come to rest at h."""
+        if self.kept is not None:
+            first = self.denoiser.fixed_point_range[0]
+            self._backbone.keep_keys(first, self._read(h), self.cond, self.places, self.kept)
+
+    def _read(self, h: Hidden) -> Features:
+        """What the first block reads at these places."""
+        return self.denoiser.inject(self.places.take(h)[None], self.places.take(self.constant)[None])[0]
+
+    @property
+    def _backbone(self) -> KeepsKeys:
+        return self.denoiser.keeping_backbone
+
+
 @dataclass(frozen=True)
 class FixedPointMap:
-    """h -> F(h; u, t) for a whole batch, or for some of its sequences."""
+    """h -> F(h; u, t) for a whole batch, for some of its sequences, or for some of its positions."""
 
     denoiser: "Denoiser"
     constant: Constant  # the part of the injection that depends on h_pre alone
@@ -75,6 +143,15 @@ class FixedPointMap:
         if rows is not None:
             constant, cond = constant[rows], cond.rows(rows)
         return self.denoiser.fixed_point_blocks(h, constant, cond)
+
+    def keys_for(self, h: Hidden) -> Any:
+        """Room for keys and values of all positions; None if there are several blocks, which cannot keep any."""
+        blocks = self.denoiser.fixed_point_range
+        return self.denoiser.keeping_backbone.new_keys(blocks[0], h) if len(blocks) == 1 else None
+
+    def part(self, places: Places, kept: Any) -> PartialMap:
+        """The map at those places. Their keys and values go into `kept`, which `keys_for` gave."""
+        return PartialMap(self.denoiser, self.constant, self.cond, places, kept)
 
 
 class Denoised(NamedTuple):
@@ -127,35 +204,62 @@ class Denoiser(nn.Module):
         return self.backbone.is_causal
 
     @property
-    def _fixed_point_range(self) -> range:
+    def fixed_point_range(self) -> range:
+        """The blocks inside the fixed point."""
         return range(self.cost.pre, self.cost.pre + self.cost.fp)
+
+    @property
+    def keeping_backbone(self) -> KeepsKeys:
+        """The backbone, if it can run at some positions and keep the keys of others; a ValueError if it cannot."""
+        if not isinstance(self.backbone, KeepsKeys):
+            raise ValueError(f"{type(self.backbone).__name__} cannot let positions rest; solve all")
+        return self.backbone
 
     def condition(self, z: Tokens, t: float | PerSequence, label: Labels | None = None) -> Any:
         """Modulations and rotations of all blocks, for pre, fixed_point_map and post of one denoising step."""
         return self.backbone.condition(z, t, label)
 
-    def pre(self, z: Tokens, cond: Any) -> Hidden:
-        """h_pre = P(z, t). Of a plain stack, all blocks but the last, which `post` runs."""
-        h = self.backbone.embed(z)
-        for index in range(self.cost.pre if self.cost.fp else self.cost.pre - 1):
+    def memory(self) -> Any:
+        """What `pre` of one sampling run may go by from step to step; None if there is nothing to remember."""
+        return self.backbone.memory() if self._num_pre and isinstance(self.backbone, KnowsFirst) else None
+
+    def pre(self, z: Tokens, cond: Any, memory: Any = None) -> Hidden:
+        """h_pre = P(z, t). Of a plain stack, all blocks but the last, which `post` runs.
+
+        With a `memory` the first block projects only tokens that have changed since the last call with it.
+        """
+        if memory is not None and isinstance(self.backbone, KnowsFirst):
+            h, first = self.backbone.run_first(z, cond, memory), 1
+        else:
+            h, first = self.backbone.embed(z), 0
+        for index in range(first, self._num_pre):
             h = self.backbone.run_block(index, h, cond)
         return h
+
+    @property
+    def _num_pre(self) -> int:
+        """How many blocks `pre` runs."""
+        return self.cost.pre if self.cost.fp else self.cost.pre - 1
 
     def fixed_point_map(self, h_pre: Hidden, cond: Any) -> FixedPointMap:
         """h -> F(h; G(h_pre), t)."""
         if self.injection is None:
             raise ValueError("a plain stack has no fixed-point map; check `denoiser.cost.fp` first")
         if self.frozen_dropout and self.training:
-            cond = cond.freeze_dropout(h_pre, self._fixed_point_range)
+            cond = cond.freeze_dropout(h_pre, self.fixed_point_range)
         return FixedPointMap(self, self.injection.constant(h_pre), cond)
 
     def fixed_point_blocks(self, h: Hidden, constant: Constant, cond: Any) -> Hidden:
         """One iteration: the injection, then the K_fp shared blocks."""
-        assert self.injection is not None
-        h = self.injection(h, constant).to(h.dtype)  # under autocast the residual stream stays as it is
-        for index in self._fixed_point_range:
+        h = self.inject(h, constant)
+        for index in self.fixed_point_range:
             h = self.backbone.run_block(index, h, cond)
         return h
+
+    def inject(self, h: Hidden, constant: Constant) -> Hidden:
+        """What the first fixed-point block reads. Under autocast the residual stream stays as it is."""
+        assert self.injection is not None
+        return self.injection(h, constant).to(h.dtype)
 
     def post(self, h_star: Hidden, cond: Any, places: Positions | Places) -> Features:
         """What the head reads at those places, in row-major order; the last block runs only there."""

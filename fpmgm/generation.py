@@ -8,24 +8,25 @@ from typing import Any, Literal
 
 import torch
 
-from fpmgm.budget import ALLOCATIONS, AllocationName, Cost, plan
+from fpmgm.budget import ALLOCATIONS, AllocationName, Cost, spending_of
 from fpmgm.checkpoint import Model
 from fpmgm.codecs import Codec
 from fpmgm.draws import NUCLEI, Draw, NucleusName
 from fpmgm.guidance import GUIDANCES, Guidance, GuidanceName
 from fpmgm.masking import SCHEDULES, ScheduleName, mask_schedule_by_name
 from fpmgm.names import choose
+from fpmgm.positionwise import SOLVES, PositionSettings
 from fpmgm.randomness import Streams
 from fpmgm.remasking import Remasking, RemaskRule, ReMDMCap, ReMDMConf, ReMDMLoop, ReMDMRescale
 from fpmgm.reuse import REUSES, Reuse, ReuseName, ThreeStateReuse, reuse_by_name
-from fpmgm.sampling import Step, even_times, sample
+from fpmgm.sampling import Step, Timed, even_times, sample
 from fpmgm.schema import MAX_SAMPLES, require
 from fpmgm.solvers import SOLVERS, Solver, SolverName, check_tolerance, solver_by_name
 from fpmgm.transitions import Ancestral, Confidence, Halton, RacedAncestral, Transition, TransitionName
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sampling:
+class Sampling(PositionSettings):
     """How to spend a budget on a sample."""
 
     budget: int = 96
@@ -105,6 +106,7 @@ class Generated:
     has_ends: bool  # whether the model has learned where a sequence ends
     labels: list[int] | None  # the class of each sample, if the model has classes
     block_evals: int  # the most that any sequence spent
+    position_blocks: float = 0.0  # blocks times the positions they ran at, the mean of all sequences
     seconds: float
     iterations: tuple[int, ...]  # of the solver, by step; 0 for a plain stack
     sampling: Sampling  # the settings, with all that was left open decided
@@ -199,8 +201,8 @@ def generate(
     starts, labels = asked.tokens, asked.labels
     how = with_saved_settings(model.generation, how, model.speech.grid)
     check_guided(how, model.config.vocabulary.num_classes)
-    spending = plan(how.budget, model.denoiser.cost, num_steps=how.steps, allocation=how.allocation)
-    watched = _Timed(on_step) if on_step else None
+    spending = spending_of(how, model.denoiser.cost)
+    watched = Timed(on_step) if on_step else None
     rules: dict[str, Any] = {
         "times": even_times(spending.num_steps),
         "iterations": spending.iterations,
@@ -208,13 +210,13 @@ def generate(
         **rules_of(how, model.denoiser.cost),
     }
     rows: list[list[int]] = [[]] * len(starts)
-    spent = 0
+    spent, worked = 0, 0
     begin = time.perf_counter()
     for batch in _batches(starts, how.batch_size):
         z = torch.tensor([starts[index] for index in batch], device=model.device)
         label = None if labels is None else torch.tensor([labels[index] for index in batch], device=model.device)
         sampled = sample(model.denoiser, z, label=label, rng=Streams.of(how.seed, batch), **rules)
-        spent = max(spent, int(sampled.block_evals.max()))
+        spent, worked = max(spent, int(sampled.block_evals.max())), worked + int(sampled.position_blocks.sum())
         for index, row in zip(batch, sampled.z.tolist(), strict=True):
             rows[index] = row
     seconds = time.perf_counter() - begin - (watched.seconds if watched else 0.0)
@@ -225,26 +227,15 @@ def generate(
         has_ends=model.has_ends,
         labels=labels,
         block_evals=spent,
+        position_blocks=worked / len(starts),
         seconds=seconds,
         iterations=tuple(spending.iterations),
         sampling=replace(how, steps=spending.num_steps),
     )
 
 
-class _Timed:
-    """An `on_step` that counts the seconds it takes: an animation is no part of sampling."""
-
-    def __init__(self, on_step: Callable[[Step], None]) -> None:
-        self.on_step, self.seconds = on_step, 0.0
-
-    def __call__(self, step: Step) -> None:
-        begin = time.perf_counter()
-        self.on_step(step)
-        self.seconds += time.perf_counter() - begin
-
-
 def rules_of(how: Sampling, cost: Cost) -> dict[str, Any]:
-    """Transition, reuse, solver and guidance by their names; a ValueError if the settings make no sense.
+    """Transition, reuse, solver, where it solves, and guidance; a ValueError if the settings make no sense.
 
     What the settings leave open must have been decided by `with_saved_settings`.
     """
@@ -254,6 +245,7 @@ def rules_of(how: Sampling, cost: Cost) -> dict[str, Any]:
         "transition": TRANSITIONS["ancestral" if how.transition == "auto" else how.transition](how, draw),
         "reuse": _reuse(how, cost),
         "solver": _solver(how),
+        "where": how.where(has_solver=cost.fp > 0),
         "guidance": _guidance(how),
     }
 
@@ -313,6 +305,7 @@ CHOICES: dict[str, Mapping[str, object]] = {
     "allocation": {"auto": None, **ALLOCATIONS},
     "reuse": {"auto": None, **REUSES},
     "solver": SOLVERS,
+    "solve": SOLVES,
     "transition": {"auto": None, **TRANSITIONS},
     "guidance": {"auto": None, **GUIDANCES},
     "schedule": SCHEDULES,

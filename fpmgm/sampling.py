@@ -1,23 +1,26 @@
 """Sampling: Algorithm 1, once, for text and images, for fixed points and plain stacks."""
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from fpmgm.budget import Cost
 from fpmgm.denoiser import Denoiser, evaluating
 from fpmgm.devices import has_float64
 from fpmgm.draws import Draw, exact
 from fpmgm.guidance import Asked, Guidance
 from fpmgm.masking import without_mask
+from fpmgm.positionwise import Resting, Where
 from fpmgm.randomness import Streams
 from fpmgm.reuse import Reuse, no_reuse
-from fpmgm.solvers import Solution, Solver, picard
+from fpmgm.solvers import PositionSolver, Solution, Solver, picard
 from fpmgm.transitions import Transition
 from fpmgm.types import Counts, Hidden, Labels, Logits, Places, Solved, State, Tokens
 
@@ -47,13 +50,26 @@ class Step:
     solution: Solution  # of a plain stack: h_pre, after 0 iterations
 
 
+class Timed:
+    """An `on_step` that counts the seconds it takes: an animation is no part of sampling."""
+
+    def __init__(self, on_step: Callable[[Step], None]) -> None:
+        self.on_step, self.seconds = on_step, 0.0
+
+    def __call__(self, step: Step) -> None:
+        begin = time.perf_counter()
+        self.on_step(step)
+        self.seconds += time.perf_counter() - begin
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sampled:
     """Finished sequences and what they cost."""
 
     z: Tokens
     block_evals: Counts  # by sequence
-    unspent: Counts  # block evaluations that a solver's tolerance saved, by sequence
+    unspent: Counts  # block evaluations that a tolerance or resting saved, by sequence
+    position_blocks: Counts  # blocks times the positions they ran at, by sequence; keys and values alone do not count
 
 
 def even_times(num_steps: int) -> tuple[float, ...]:
@@ -91,38 +107,46 @@ def sample(
     label: Labels | None = None,
     reuse: Reuse = no_reuse,
     solver: Solver = picard,
+    where: Where | None = None,
     guidance: Guidance = NO_GUIDANCE,
     on_step: Callable[[Step], None] | None = None,
 ) -> Sampled:
     """Denoise z along times[0] > ... > times[-1] = 0, with iterations[i] solver iterations at step i.
 
     Tokens of z that are not masks are given, and stay. `label` is the class of each sequence, for networks that have
-    classes. A plain stack takes iterations of 0 and no reuse. Guidance doubles the batch, not the block evaluations of
-    a sequence: each half spends them.
+    classes. A plain stack takes iterations of 0 and no reuse. `where` says which positions the solver runs at; None:
+    all of them. Guidance doubles the batch, not the block evaluations of a sequence: each half spends them.
     """
     if denoiser.is_causal:
         raise ValueError("this model is causal, made to judge text; sample a masked model, or use `left_to_right`")
     _check_tokens(denoiser, z, rng)
     _check_steps(denoiser, times, iterations, reuse, solver)
+    _check_where(denoiser, z, where)
     _check_labels(label, len(z), guidance)
-    num_steps = len(iterations)
-    weights, runs_both = guidance.weights(num_steps), guidance.runs_both(num_steps, is_kept=reuse is not no_reuse)
+    num_steps, is_kept = len(iterations), reuse is not no_reuse or where is not None
+    weights, runs_both = guidance.weights(num_steps), guidance.runs_both(num_steps, is_kept=is_kept)
     state = _first_state(z, denoiser.mask_id)
     spent = torch.zeros(len(z), dtype=torch.long, device=z.device)
-    last = None
+    worked = torch.zeros_like(spent)
+    last, memory = None, denoiser.memory()
     with evaluating(denoiser), denoiser.injection.folded() if denoiser.injection else nullcontext():
         for index, (num_iters, (t, t_next)) in enumerate(zip(iterations, pairwise(times), strict=True)):
             places = Places.of(transition.positions(state, t, t_next, rng=rng))  # chosen before a logit is seen
             asked = Asked(z=state.z, label=label, places=places)
             asked = asked.doubled(weights[index]) if runs_both[index] else asked
             cond = denoiser.condition(asked.z, t, asked.label)
-            h_pre = denoiser.pre(asked.z, cond)
+            h_pre = denoiser.pre(asked.z, cond, memory)
             h_init = reuse(h_pre, asked.z, last, mask_id=denoiser.mask_id)
-            solution = _solve(denoiser, h_pre, h_init, cond, solver, num_iters)
+            resting = None
+            if where is not None:
+                resting = where.resting(asked.z, last, num_hidden=h_pre.shape[1], mask_id=denoiser.mask_id)
+                h_init = h_init if last is None else torch.where(resting.known[..., None], last.h_star, h_init)
+            solution = _solve(denoiser, h_pre, h_init, cond, solver, num_iters, resting)
             logits = _logits(denoiser, solution.h, cond, asked)
             last = Solved(z=asked.z, h_star=solution.h)  # before z moves: the tokens it was solved for
             before, state = state, transition.write(state, logits, places, t, t_next, rng=rng)
             spent += denoiser.cost.pre + denoiser.cost.post + _most(solution.num_iters, z) * denoiser.cost.fp
+            worked += _most(position_blocks(denoiser.cost, solution, asked.places), z)
             if on_step is not None:
                 on_step(
                     Step(
@@ -140,7 +164,18 @@ def sample(
                     )
                 )
     allotted = sum(denoiser.cost.step(num_iters) for num_iters in iterations)
-    return Sampled(z=state.z, block_evals=spent, unspent=allotted - spent)
+    return Sampled(z=state.z, block_evals=spent, unspent=allotted - spent, position_blocks=worked)
+
+
+def position_blocks(cost: Cost, solution: Solution, places: Places) -> Counts:
+    """Blocks times the positions they ran at in one step, by sequence. The last block runs where logits are needed."""
+    num_hidden, num_iters = solution.h.shape[1], solution.num_iters
+    updates = num_iters * num_hidden if solution.updates is None else solution.updates
+    solved = updates + num_iters * num_hidden * (cost.fp - 1) if cost.fp else 0 * num_iters
+    if cost.fp and not cost.post:
+        return solved + cost.pre * num_hidden
+    at_places = torch.tensor(places.counts, device=num_iters.device)
+    return solved + (cost.pre + cost.post - 1) * num_hidden + at_places
 
 
 @torch.no_grad()
@@ -155,6 +190,7 @@ def left_to_right(denoiser: Denoiser, z: Tokens, *, draw: Draw, rng: Streams) ->
     if (z[:, 0] == denoiser.mask_id).any():
         raise ValueError("a causal model needs a first token in every sequence, such as end-of-text")
     spent = torch.zeros(len(z), dtype=torch.long, device=z.device)
+    worked = torch.zeros_like(spent)
     with evaluating(denoiser):
         for index in range(1, z.shape[1]):
             u = rng.uniform(1)[:, 0].to(z.device)
@@ -168,7 +204,8 @@ def left_to_right(denoiser: Denoiser, z: Tokens, *, draw: Draw, rng: Streams) ->
             z = z.clone()
             z[is_masked, index] = draw(without_mask(logits, mask_id=denoiser.mask_id), u[is_masked]).to(z.device)
             spent += is_masked * denoiser.cost.pre
-    return Sampled(z=z, block_evals=spent, unspent=torch.zeros_like(spent))
+            worked += is_masked * ((denoiser.cost.pre - 1) * index + 1)
+    return Sampled(z=z, block_evals=spent, unspent=torch.zeros_like(spent), position_blocks=worked)
 
 
 def _first_state(z: Tokens, mask_id: int) -> State:
@@ -178,7 +215,18 @@ def _first_state(z: Tokens, mask_id: int) -> State:
     return State(z=z, mask_id=mask_id, is_given=z != mask_id, confidence=nothing)
 
 
-def _solve(denoiser: Denoiser, h_pre: Hidden, h_init: Hidden, cond: Any, solver: Solver, num_iters: int) -> Solution:
+def _solve(
+    denoiser: Denoiser,
+    h_pre: Hidden,
+    h_init: Hidden,
+    cond: Any,
+    solver: Solver,
+    num_iters: int,
+    resting: Resting | None,
+) -> Solution:
+    if resting is not None:
+        in_parts = cast(PositionSolver, solver)
+        return in_parts(denoiser.fixed_point_map(h_pre, cond), h_init, num_iters, where=resting)
     if denoiser.cost.fp:
         return solver(denoiser.fixed_point_map(h_pre, cond), h_init, num_iters)
     none = torch.zeros(len(h_pre), device=h_pre.device)
@@ -191,9 +239,19 @@ def _logits(denoiser: Denoiser, h_star: Hidden, cond: Any, asked: Asked) -> Logi
     return without_mask(logits, mask_id=denoiser.mask_id)
 
 
-def _most(num_iters: Tensor, z: Tokens) -> Counts:
-    """The iterations of each sequence; of one that ran in two halves, those of the longer one."""
-    return num_iters.view(-1, len(z)).amax(dim=0)
+def _most(counts: Int[Tensor, " R"], z: Tokens) -> Counts:
+    """What each sequence has spent; of one that ran in two halves, what the half did that spent more."""
+    return counts.view(-1, len(z)).amax(dim=0)
+
+
+def _check_where(denoiser: Denoiser, z: Tokens, where: Where | None) -> None:
+    """A ValueError if positions cannot rest in this network, or if nothing would be left to iterate."""
+    if where is None:
+        return
+    if not denoiser.cost.fp:
+        raise ValueError("a plain stack leaves nothing to iterate, so no position can rest; solve all")
+    where.check(z, denoiser.mask_id)
+    assert denoiser.keeping_backbone is not None  # says which backbone cannot let positions rest
 
 
 def _check_labels(label: Labels | None, num_sequences: int, guidance: Guidance) -> None:

@@ -1,7 +1,8 @@
 """Solvers approximate Fix(F) (Eq. 3). They know nothing of tokens or gradients.
 
 A solver is `(f, h, num_iters) -> Solution`, exact for one and two iterations, which are the normal case. With a
-`tolerance` each sequence stops by itself, and `f(h, rows)` is then asked for the remaining sequences only.
+`tolerance` each sequence stops by itself, and `f(h, rows)` is then asked for the remaining sequences only. With a
+`where` positions rest, and `f.part(places, ...)` is then asked for the others only.
 """
 
 import math
@@ -15,7 +16,8 @@ from torch import Tensor
 
 from fpmgm.devices import no_autocast
 from fpmgm.names import choose
-from fpmgm.types import Counts, Hidden, Map, PerSequence
+from fpmgm.positionwise import Resting, solve_where
+from fpmgm.types import Counts, Hidden, Map, PerSequence, Somewhere
 
 Window = list[Hidden]
 
@@ -27,6 +29,7 @@ class Solution:
     h: Hidden
     residual: PerSequence  # |f(h) - h| / |h| at the last point where f was evaluated
     num_iters: Counts  # evaluations of f, sequence by sequence
+    updates: Counts | None = None  # the same by position, summed over those of a sequence; None: all in each
 
     @property
     def row_evals(self) -> int:
@@ -39,9 +42,18 @@ class Solver(Protocol):
     def __call__(self, f: Map, h: Hidden, num_iters: int) -> Solution: ...
 
 
-def picard(f: Map, h: Hidden, num_iters: int, *, tolerance: float | None = None) -> Solution:
+@runtime_checkable
+class PositionSolver(Protocol):
+    """A solver that lets positions rest."""
+
+    def __call__(self, f: Map, h: Hidden, num_iters: int, *, where: Resting) -> Solution: ...
+
+
+def picard(
+    f: Map, h: Hidden, num_iters: int, *, tolerance: float | None = None, where: Resting | None = None
+) -> Solution:
     """Iterate h <- f(h): the paper's solver."""
-    return _iterate(f, h, num_iters, memory=1, mix=_latest, tolerance=tolerance)
+    return _iterate(f, h, num_iters, memory=1, mix=_latest, tolerance=tolerance, where=where)
 
 
 def anderson(
@@ -52,15 +64,19 @@ def anderson(
     memory: int = 5,
     ridge: float = 1e-6,
     tolerance: float | None = None,
+    where: Resting | None = None,
 ) -> Solution:
-    """Mix the last `memory` images of f so that their combined residual is smallest; Picard if memory is 1."""
+    """Mix the last `memory` images of f so that their combined residual is smallest; Picard if memory is 1.
+
+    With a `where` the residual is that of the positions that run.
+    """
     if memory < 1:
         raise ValueError(f"memory is {memory}; Anderson needs at least 1")
 
-    def mix(points: Window, images: Window) -> Hidden:
-        return _smallest_residual(points, images, ridge)
+    def mix(points: Window, images: Window, runs: Somewhere | None = None) -> Hidden:
+        return _smallest_residual(points, images, ridge, runs)
 
-    return _iterate(f, h, num_iters, memory=memory, mix=mix, tolerance=tolerance)
+    return _iterate(f, h, num_iters, memory=memory, mix=mix, tolerance=tolerance, where=where)
 
 
 SolverName = Literal["picard", "anderson"]
@@ -84,13 +100,18 @@ def _iterate(
     num_iters: int,
     *,
     memory: int,
-    mix: Callable[[Window, Window], Hidden],
+    mix: Callable[..., Hidden],
     tolerance: float | None,
+    where: Resting | None,
 ) -> Solution:
     if num_iters < 1:
         raise ValueError(f"num_iters is {num_iters}; a solver needs at least 1 iteration")
     if tolerance is not None:
         check_tolerance(tolerance)
+    if where is not None:
+        run = solve_where(f, h, num_iters, memory=memory, mix=mix, tolerance=tolerance, where=where)
+        return Solution(h=run.h, residual=run.residual, num_iters=run.num_iters, updates=run.updates)
+    if tolerance is not None:
         return _iterate_until(f, h, num_iters, memory=memory, mix=mix, tolerance=tolerance)
     points: Window = []
     images: Window = []
@@ -107,7 +128,7 @@ def _iterate_until(
     num_iters: int,
     *,
     memory: int,
-    mix: Callable[[Window, Window], Hidden],
+    mix: Callable[..., Hidden],
     tolerance: float,
 ) -> Solution:
     """Each sequence stays as it is once its residual is at most the tolerance; then f is no longer asked for it.
@@ -154,14 +175,16 @@ def _relative_residual(point: Hidden, image: Hidden) -> PerSequence:
         return moved / torch.linalg.vector_norm(point, dim=(1, 2)).clamp_min(torch.finfo(point.dtype).tiny)
 
 
-def _latest(points: Window, images: Window) -> Hidden:
+def _latest(points: Window, images: Window, runs: Somewhere | None = None) -> Hidden:
     return images[-1]
 
 
-def _smallest_residual(points: Window, images: Window, ridge: float) -> Hidden:
-    stacked = torch.stack(images, dim=1)  # (B, M, L, D)
+def _smallest_residual(points: Window, images: Window, ridge: float, runs: Somewhere | None = None) -> Hidden:
+    stacked, before = torch.stack(images, dim=1), torch.stack(points, dim=1)  # (B, M, L, D)
+    if runs is not None:  # a position at rest has no say
+        before = torch.where(runs[:, None, :, None], before, stacked)
     with no_autocast(stacked.device):  # the small system needs all its digits
-        weights = _anderson_weights(stacked, torch.stack(points, dim=1), ridge)
+        weights = _anderson_weights(stacked, before, ridge)
     return torch.einsum("bm,bmld->bld", weights.to(stacked.dtype), stacked).to(points[-1].dtype)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 Tokens = Int[Tensor, "B L"]
 Positions = Bool[Tensor, "B L"]
 Hidden = Float[Tensor, "B S D"]
+Somewhere = Bool[Tensor, "B S"]  # some positions of hidden states, registers among them
 PerSequence = Float[Tensor, " B"]
 Counts = Int[Tensor, " B"]
 Labels = Int[Tensor, " B"]  # the class of each sequence, or NO_CLASS; a network says how many there are

@@ -13,7 +13,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fpmgm.backbones.dit import MDLMConfig, rotary_frequencies
+from fpmgm.backbones.dit import MDLMConfig
+from fpmgm.backbones.dit_block import rotary_frequencies
 from fpmgm.denoiser import Denoiser
 
 FOREIGN_CLASSES = (

@@ -12,7 +12,19 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from fpmgm.backbones.dit_block import Block, Modulation, Rotation, Seen, Vector, at_places, drop, modulate, zero_linear
+from fpmgm.backbones.dit_block import (
+    Block,
+    Modulation,
+    Rotation,
+    Seen,
+    Vector,
+    at_places,
+    drop,
+    modulate,
+    rotation_of,
+    zero_linear,
+)
+from fpmgm.backbones.kept import KeptKeys, Memory
 from fpmgm.backbones.network import NetworkConfig, Vocabulary
 from fpmgm.budget import Cost
 from fpmgm.denoiser import Denoiser
@@ -278,20 +290,6 @@ class TimeEmbedder(nn.Module):
         return self.mlp(sinusoids.to(next(self.mlp.parameters()).dtype))
 
 
-def rotary_frequencies(head_width: int, device: torch.device | None = None) -> Float[Tensor, " F"]:
-    """The angle of every pair of a head's numbers from one position to the next; the checkpoints' inv_freq."""
-    return 10_000.0 ** -(torch.arange(0, head_width, 2, device=device, dtype=torch.float32) / head_width)
-
-
-def _rotation(z: Tokens, head_width: int, dtype: torch.dtype, position_ids: Tokens | None) -> Rotation:
-    """Rotary angles over the whole head width, halves rotated (not pairs), in float32 whatever the weights are."""
-    frequencies = rotary_frequencies(head_width, z.device)
-    places = torch.arange(z.shape[1], device=z.device)[None] if position_ids is None else position_ids
-    angles = places.to(torch.float32)[..., None] * frequencies
-    angles = torch.cat([angles, angles], dim=-1)[:, :, None]
-    return Rotation(angles.cos().to(dtype), angles.sin().to(dtype))
-
-
 class OutputLayer(nn.Module):
     def __init__(self, width: int, vocab_size: int, cond_width: int) -> None:
         super().__init__()
@@ -344,7 +342,7 @@ class DiT(nn.Module):
             blocks=tuple(self._block(index).modulation(c) for index in range(len(self.blocks))),
             final_shift=shift,
             final_scale=scale,
-            rotation=_rotation(z, self.head_width, shift.dtype, position_ids),
+            rotation=rotation_of(z, self.head_width, shift.dtype, position_ids),
             dropout=self.dropout if self.training else 0.0,
             seen=None if attention_mask is None else attention_mask[:, None, None],
         )
@@ -357,6 +355,30 @@ class DiT(nn.Module):
 
     def run_block_at(self, index: int, h: Hidden, cond: DiTConditioning, places: Places) -> Features:
         return self._block(index).forward_at(h, cond.blocks[index], cond.rotation, cond.dropout, places, cond.seen)
+
+    def memory(self) -> Memory | None:
+        return None if self.time_conditioning else Memory()
+
+    def run_first(self, z: Tokens, cond: DiTConditioning, memory: Memory) -> Hidden:
+        block, m, h = self._block(0), cond.blocks[0], self.embed(z)
+        if not memory.is_for(z):  # all masks have the same queries, keys and values but for their angles
+            masks = torch.full_like(z, self.mask_id)
+            memory.begin(masks, block.project_same(self.embed(masks[:1, :1]), m, cond.rotation, z.shape))
+        places = memory.changed(z, h.shape[1])
+        if places is not None:
+            memory.write(places, block.project_at(h, m, cond.rotation, places))
+        return block(h, m, cond.rotation, cond.dropout, cond.seen, memory.projected)
+
+    def new_keys(self, index: int, h: Hidden) -> KeptKeys:
+        return KeptKeys.room(h, self._block(index).num_heads, self.head_width)
+
+    def keep_keys(self, index: int, x: Features, cond: DiTConditioning, places: Places, kept: KeptKeys) -> None:
+        self._block(index).keep_keys(x, cond.blocks[index], cond.rotation, places, kept)
+
+    def run_block_among(
+        self, index: int, x: Features, cond: DiTConditioning, places: Places, kept: KeptKeys
+    ) -> Features:
+        return self._block(index).forward_among(x, cond.blocks[index], cond.rotation, places, kept, cond.seen)
 
     def _block(self, index: int) -> Block:
         block = self.blocks[index]

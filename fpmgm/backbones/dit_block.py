@@ -7,11 +7,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from fpmgm.types import Features, Hidden, Places
+from fpmgm.backbones.kept import Heads, KeptKeys, Keys, Projected, by_row
+from fpmgm.types import Features, Hidden, Places, Tokens
 
 Vector = Float[Tensor, "#B #L D"]  # a modulation: one per sequence, or one for all
-Heads = Float[Tensor, "B N H d"]  # N positions
-Keys = Float[Tensor, "B L H d"]
 Angles = Float[Tensor, "#B N 1 d"]
 Seen = Bool[Tensor, "B 1 1 L"]  # the keys that no position of a sequence may see are False: its padding
 
@@ -40,6 +39,25 @@ class Rotation(NamedTuple):
     def at(self, index: Tensor) -> "Rotation":
         sequence = torch.arange(len(self.cos), device=index.device)[:, None]  # one for all, or one each
         return Rotation(self.cos[sequence, index], self.sin[sequence, index])
+
+    def at_flat(self, places: Places) -> "Rotation":
+        """The angles of those places, in row-major order, as of one sequence."""
+        sequence, position = places.sequences if len(self.cos) > 1 else 0, places.flat % places.length
+        return Rotation(self.cos[sequence, position][None], self.sin[sequence, position][None])
+
+
+def rotary_frequencies(head_width: int, device: torch.device | None = None) -> Float[Tensor, " F"]:
+    """The angle of every pair of a head's numbers from one position to the next; the checkpoints' inv_freq."""
+    return 10_000.0 ** -(torch.arange(0, head_width, 2, device=device, dtype=torch.float32) / head_width)
+
+
+def rotation_of(z: Tokens, head_width: int, dtype: torch.dtype, position_ids: Tokens | None) -> Rotation:
+    """Rotary angles over the whole head width, halves rotated (not pairs), in float32 whatever the weights are."""
+    frequencies = rotary_frequencies(head_width, z.device)
+    places = torch.arange(z.shape[1], device=z.device)[None] if position_ids is None else position_ids
+    angles = places.to(torch.float32)[..., None] * frequencies
+    angles = torch.cat([angles, angles], dim=-1)[:, :, None]
+    return Rotation(angles.cos().to(dtype), angles.sin().to(dtype))
 
 
 def modulate(h: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
@@ -76,13 +94,41 @@ class Block(nn.Module):
     def modulation(self, c: Float[Tensor, "B C"]) -> Modulation:
         return Modulation(*self.adaLN_modulation(c)[:, None].chunk(6, dim=-1))
 
-    def forward(self, h: Hidden, m: Modulation, rotation: Rotation, dropout: float, seen: Seen | None = None) -> Hidden:
+    def project(self, h: Hidden, m: Modulation, rotation: Rotation) -> Projected:
+        """What attention reads of h."""
+        q, k, v = self._project(h, m)
+        return Projected(rotation(q), rotation(k), v)
+
+    def project_same(self, h: Hidden, m: Modulation, rotation: Rotation, shape: torch.Size) -> Projected:
+        """`project` of sequences that have the same h at every position: one of them is given."""
+        q, k, v = (part.expand(*shape, -1, -1) for part in self._project(h, m))
+        return Projected(rotation(q), rotation(k), v.contiguous())
+
+    def _project(self, h: Hidden, m: Modulation) -> Projected:
+        """`project` before queries and keys are rotated."""
         qkv = self.attn_qkv(modulate(self.norm1(h), m.shift_attn, m.scale_attn))
-        q, k, v = self._heads(qkv).chunk(3, dim=2)
+        return Projected(*self._heads(qkv).chunk(3, dim=2))
+
+    def project_at(self, h: Hidden, m: Modulation, rotation: Rotation, places: Places) -> Projected:
+        """`project` at some places, in row-major order, as of one sequence."""
+        vectors = (at_places(vector, places)[None] for vector in m)
+        return self.project(places.take(h)[None], Modulation(*vectors), rotation.at_flat(places))
+
+    def forward(
+        self,
+        h: Hidden,
+        m: Modulation,
+        rotation: Rotation,
+        dropout: float,
+        seen: Seen | None = None,
+        projected: Projected | None = None,
+    ) -> Hidden:
+        """Attention, then the MLP. `projected` is what attention reads of h, if it is known already."""
+        q, k, v = self.project(h, m, rotation) if projected is None else projected
         is_causal = self.is_causal and seen is None  # torch takes a mask or a flag, not both
         if seen is not None and self.is_causal:
             seen = seen & torch.ones(h.shape[1], h.shape[1], dtype=torch.bool, device=h.device).tril()
-        mixed = self.attn_out(_attend(rotation(q), rotation(k), v, seen, is_causal=is_causal))
+        mixed = self.attn_out(_attend(q, k, v, seen, is_causal=is_causal))
         h = torch.addcmul(h, m.gate_attn, drop(mixed, dropout))
         return self._add_mlp(h, m.shift_mlp, m.scale_mlp, m.gate_mlp, dropout)
 
@@ -111,6 +157,34 @@ class Block(nn.Module):
         features = torch.addcmul(places.take(h), at_places(m.gate_attn, places), drop(mixed, dropout))
         shift, scale, gate = (at_places(v, places) for v in (m.shift_mlp, m.scale_mlp, m.gate_mlp))
         return self._add_mlp(features, shift, scale, gate, dropout)
+
+    def keep_keys(self, x: Features, m: Modulation, rotation: Rotation, places: Places, kept: KeptKeys) -> None:
+        """Keep the keys and values of those places, where the block reads x."""
+        normed = modulate(self.norm1(x), at_places(m.shift_attn, places), at_places(m.scale_attn, places))
+        k, v = self._heads(F.linear(normed, self.attn_qkv.weight[x.shape[-1] :])[None]).chunk(2, dim=2)
+        kept.put(places, rotation.at_flat(places)(k), v)
+
+    def forward_among(
+        self,
+        x: Features,
+        m: Modulation,
+        rotation: Rotation,
+        places: Places,
+        kept: KeptKeys,
+        seen: Seen | None = None,
+    ) -> Features:
+        """`forward` at some places, where the block reads x; it knows the others by their keys and values. No dropout.
+
+        The keys and values of these places are kept too. Attention is not causal.
+        """
+        normed = modulate(self.norm1(x), at_places(m.shift_attn, places), at_places(m.scale_attn, places))
+        q, k, v = self._heads(self.attn_qkv(normed)[None]).chunk(3, dim=2)
+        rotation = rotation.at_flat(places)
+        kept.put(places, rotation(k), v)
+        attended = _attend(by_row(rotation(q), places), kept.k, kept.v, seen).flatten(0, 1)[places.slots]
+        features = torch.addcmul(x, at_places(m.gate_attn, places), self.attn_out(attended))
+        shift, scale, gate = (at_places(v, places) for v in (m.shift_mlp, m.scale_mlp, m.gate_mlp))
+        return self._add_mlp(features, shift, scale, gate, 0.0)
 
     def _heads(self, projected: Float[Tensor, "B N P"]) -> Heads:
         return projected.unflatten(-1, (-1, self.norm1.weight.shape[0] // self.num_heads))

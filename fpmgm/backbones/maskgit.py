@@ -14,6 +14,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from fpmgm.backbones.dit import MAX_PARAMETERS, MAX_SYMBOLS
 from fpmgm.backbones.dit_block import Vector, at_places
+from fpmgm.backbones.kept import KeptKeys, Memory
 from fpmgm.backbones.lean import modulated
 from fpmgm.backbones.maskgit_block import Block, Conditioning, Drops
 from fpmgm.backbones.network import NetworkConfig, Vocabulary
@@ -327,6 +328,28 @@ class MaskGIT(nn.Module):
 
     def run_block_at(self, index: int, h: Hidden, cond: Conditioning, places: Places) -> Features:
         return self._block(index).forward_at(h, cond.blocks[index], cond.drops_of(index), places)
+
+    def memory(self) -> Memory:
+        return Memory()
+
+    def run_first(self, z: Tokens, cond: Conditioning, memory: Memory) -> Hidden:
+        block, m, h = self._block(0), cond.blocks[0], self.embed(z)
+        if not memory.is_for(z):
+            memory.begin(z, block.project(h, m))
+        places = memory.changed(z, h.shape[1])
+        if places is not None:
+            memory.write(places, block.project_at(h, m, places))
+        return block(h, m, cond.drops_of(0), memory.projected)
+
+    def new_keys(self, index: int, h: Hidden) -> KeptKeys:
+        across = self._block(index).wq.out_features
+        return KeptKeys.room(h, self.num_heads, across // self.num_heads)
+
+    def keep_keys(self, index: int, x: Features, cond: Conditioning, places: Places, kept: KeptKeys) -> None:
+        self._block(index).keep_keys(x, cond.blocks[index], places, kept)
+
+    def run_block_among(self, index: int, x: Features, cond: Conditioning, places: Places, kept: KeptKeys) -> Features:
+        return self._block(index).forward_among(x, cond.blocks[index], places, kept)
 
     def _block(self, index: int) -> Block:
         block = self.blocks[index]

@@ -9,11 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from fpmgm.backbones.dit_block import Vector, at_places, drop
+from fpmgm.backbones.kept import Heads, KeptKeys, Keys, Projected, by_row
 from fpmgm.backbones.lean import gated, modulated, unit
 from fpmgm.types import Features, Hidden, Places, Rows
 
-Heads = Float[Tensor, "B N H d"]  # N positions
-Keys = Float[Tensor, "B S H d"]
 Weights = Float[Tensor, "B H N S"]
 
 
@@ -38,6 +37,9 @@ class Drops(NamedTuple):
     weights: float = 0.0  # of attention's weights
     kept_weights: Weights | None = None
     kept_hidden: Float[Tensor, "B S H"] | None = None
+
+
+NO_DROPS = Drops()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,9 +118,19 @@ class Block(nn.Module):
         gain1, gain2 = self.ln1.weight * (1 + scale1), self.ln2.weight * (1 + scale2)
         return Modulation(shift1, gain1, gate1, shift2, gain2, gate2)
 
-    def forward(self, h: Hidden, m: Modulation, drops: Drops) -> Hidden:
+    def project(self, h: Hidden, m: Modulation) -> Projected:
+        """What attention reads of h."""
         x = modulated(h, m.shift_attn, m.gain_attn)
-        q, k, v = self._heads(unit(self.wq(x))), self._heads(unit(self.wk(x))), self._heads(self.wv(x))
+        return Projected(self._heads(unit(self.wq(x))), self._heads(unit(self.wk(x))), self._heads(self.wv(x)))
+
+    def project_at(self, h: Hidden, m: Modulation, places: Places) -> Projected:
+        """`project` at some places, in row-major order, as of one sequence."""
+        vectors = (at_places(vector, places)[None] for vector in m)
+        return self.project(places.take(h)[None], Modulation(*vectors))
+
+    def forward(self, h: Hidden, m: Modulation, drops: Drops, projected: Projected | None = None) -> Hidden:
+        """Attention, then SwiGLU. `projected` is what attention reads of h, if it is known already."""
+        q, k, v = self.project(h, m) if projected is None else projected
         mixed = drop(self.wo(_attend(q, k, v, drops)), drops.branch)
         h = torch.addcmul(h, m.gate_attn, mixed)
         return torch.addcmul(h, m.gate_mlp, self._swiglu(modulated(h, m.shift_mlp, m.gain_mlp), drops))
@@ -137,6 +149,24 @@ class Block(nn.Module):
         features = torch.addcmul(places.take(h), at_places(m.gate_attn, places), mixed)
         shift, gain, gate = (at_places(v, places) for v in (m.shift_mlp, m.gain_mlp, m.gate_mlp))
         return torch.addcmul(features, gate, self._swiglu(modulated(features, shift, gain), drops))
+
+    def keep_keys(self, x: Features, m: Modulation, places: Places, kept: KeptKeys) -> None:
+        """Keep the keys and values of those places, where the block reads x."""
+        normed = modulated(x, at_places(m.shift_attn, places), at_places(m.gain_attn, places))[None]
+        kept.put(places, self._heads(unit(self.wk(normed))), self._heads(self.wv(normed)))
+
+    def forward_among(self, x: Features, m: Modulation, places: Places, kept: KeptKeys) -> Features:
+        """`forward` at some places, where the block reads x; it knows the others by their keys and values. No dropout.
+
+        The keys and values of these places are kept too.
+        """
+        normed = modulated(x, at_places(m.shift_attn, places), at_places(m.gain_attn, places))[None]
+        kept.put(places, self._heads(unit(self.wk(normed))), self._heads(self.wv(normed)))
+        q = by_row(self._heads(unit(self.wq(normed))), places)
+        attended = _attend(q, kept.k, kept.v, NO_DROPS).flatten(0, 1)[places.slots]
+        features = torch.addcmul(x, at_places(m.gate_attn, places), self.wo(attended))
+        shift, gain, gate = (at_places(v, places) for v in (m.shift_mlp, m.gain_mlp, m.gate_mlp))
+        return torch.addcmul(features, gate, self._swiglu(modulated(features, shift, gain), NO_DROPS))
 
     def _heads(self, projected: Float[Tensor, "B N P"]) -> Heads:
         return projected.unflatten(-1, (self.num_heads, -1))

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from fpmgm.budget import plan
+from fpmgm.budget import spending_of
 from fpmgm.checkpoint import Model, find_folder, load, read_config, read_generation, weights_of
 from fpmgm.codecs import load_codec
 from fpmgm.evaluation.cells import Cell, cost_of
@@ -31,7 +31,7 @@ from fpmgm.sampling import Step
 from fpmgm.schema import MAX_SAMPLES, require
 
 SINCE = {"grid", "confidence_noise", "schedule", "halton_roll", "cfg_weight", "guidance", "guidance_begin", "precision"}
-SINCE |= {"eta", "t_on", "t_off", "alpha_on"}
+SINCE |= {"eta", "t_on", "t_off", "alpha_on", "solve", "position_tolerance", "whole_first", "budget_in"}
 """Settings of sampling that rows of before 2026-11-17 do not have; at their defaults, they change no row."""
 SEARCH = 96
 """At most so many samples has a try in the search for an entropy; what was found is then measured with all."""
@@ -93,7 +93,7 @@ def check(cell: Cell) -> None:
     """A ValueError if the cell cannot be run, before anything is."""
     sampling = _settled(cell)
     cost = cost_of(cell.model)
-    plan(sampling.budget, cost, num_steps=sampling.steps, allocation=sampling.allocation)
+    spending_of(sampling, cost)
     rules_of(sampling, cost)
 
 
@@ -148,15 +148,23 @@ def _turned(cell: Cell, setting: float) -> Sampling:
 
 
 class MultiplyAdds:
-    """An `on_step` that adds up what the steps cost, logits only where they were computed."""
+    """An `on_step` that adds up what the steps cost, logits and iterations only where they were computed.
+
+    Keys and values of a position that comes to rest are not counted.
+    """
 
     def __init__(self, model: Model) -> None:
         self.config, self.total = model.config, 0.0
 
     def __call__(self, step: Step) -> None:
         length = step.z.shape[1]
-        for num_iters, num_positions in zip(step.solution.num_iters.tolist(), step.places.counts, strict=True):
-            self.total += self.config.multiply_adds(num_iters=num_iters, num_positions=num_positions, length=length)
+        cost, solution = partial(self.config.multiply_adds, length=length), step.solution
+        for num_iters, num_positions in zip(solution.num_iters.tolist(), step.places.counts, strict=True):
+            self.total += cost(num_iters=num_iters, num_positions=num_positions)
+        if solution.updates is not None:  # the last block of the fixed point ran at some positions only
+            rested = solution.row_evals - int(solution.updates.sum()) / solution.h.shape[1]
+            iteration = cost(num_iters=2, num_positions=0) - cost(num_iters=1, num_positions=0)
+            self.total -= rested * iteration / self.config.cost.fp
 
 
 def key_of(cell: Cell, protocol: Protocol) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from fpmgm.budget import plan
+from fpmgm.budget import spending_of
 from fpmgm.denoiser import Denoiser
 from fpmgm.draws import Draw
 from fpmgm.generation import Sampling, rules_of, with_saved_settings
@@ -48,7 +48,7 @@ def _filled(
         temperature = 1.0 if sampling.temperature is None else sampling.temperature
         draw = Draw(temperature=temperature, top_k=sampling.top_k, top_p=sampling.top_p, nucleus=sampling.nucleus)
         return left_to_right(denoiser, z, draw=draw, rng=rng).z.tolist()
-    spending = plan(sampling.budget, denoiser.cost, num_steps=sampling.steps, allocation=sampling.allocation)
+    spending = spending_of(sampling, denoiser.cost)
     sampled = sample(
         denoiser,
         z,

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from fpmgm.backbones.dit import MDLMConfig, as_mdlm, mdlm, rotary_frequencies
+from fpmgm.backbones.dit import MDLMConfig, as_mdlm, mdlm
+from fpmgm.backbones.dit_block import rotary_frequencies
 from fpmgm.checkpoint import MODEL_FILES, Model, check_place, pickle_hint
 from fpmgm.denoiser import Denoiser
 from fpmgm.files import whole_folder, write_tensors
