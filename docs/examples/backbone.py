@@ -80,8 +80,8 @@ x = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3]]).repeat(32, 1)
 objective = fpmgm.MaskedCrossEntropy(
     weighting="masked", iterations=fpmgm.IterationCounts(no_grad_max=1, grad_min=1, grad_max=2)
 )
-optimiser = torch.optim.AdamW(mixer.parameters(), lr=3e-3)
-for update in range(60):
+optimiser = torch.optim.AdamW(mixer.parameters(), lr=1e-2)
+for update in range(40):
     optimiser.zero_grad()
     objective(mixer, x, rng=fpmgm.generator(0, update)).total.backward()
     optimiser.step()
@@ -96,4 +96,5 @@ out = fpmgm.sample(
     reuse=fpmgm.three_state_reuse,
     rng=fpmgm.Streams.of(0, range(4)),
 )
-assert (out.z == x[0]).float().mean() > 0.9  # it has learned the one sequence that there is
+accuracy = (out.z == x[0]).float().mean()
+assert accuracy > 0.9  # it has learned the one sequence that there is

@@ -31,12 +31,12 @@ plain, even = MaskedCrossEntropy(weighting="masked"), Focal(gamma=0.0)
 same = [objective(model, x, rng=fpmgm.generator(0)).total for objective in (plain, even)]
 torch.testing.assert_close(*same)
 
-optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
+optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
 losses = []
-for update in range(30):
+for update in range(14):
     loss = Focal()(model, x, rng=fpmgm.generator(0, update)).total
     optimiser.zero_grad()
     loss.backward()
     optimiser.step()
     losses.append(float(loss.detach()))
-assert sum(losses[-5:]) < 0.7 * sum(losses[:5])
+assert sum(losses[-3:]) < 0.7 * sum(losses[:3])
