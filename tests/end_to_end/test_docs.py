@@ -161,10 +161,12 @@ def test_figures_of_the_concepts_are_drawn(tmp_path: Path) -> None:
         assert (tmp_path / f"{name}.svg").read_text() == (FOLDER / f"{name}.svg").read_text(), name
 
 
-@pytest.mark.slow
-def test_the_site_is_built_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built as `./run docs` builds it."""
+    folder = tmp_path_factory.mktemp("built") / "site"
     built = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
         cwd=ROOT,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
@@ -172,8 +174,32 @@ def test_the_site_is_built_without_a_warning_and_loads_nothing_from_elsewhere(tm
     )
     assert built.returncode == 0, built.stderr
     assert "WARNING" not in built.stderr
-    home = tmp_path / "site" / "index.html"
-    assert "fpmgm" in home.read_text()
+    return folder
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning_and_loads_nothing_from_elsewhere(site: Path) -> None:
+    assert "fpmgm" in (site / "index.html").read_text()
     loads = re.compile(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=[\"']?(https?://[^\"' >]+)")
-    for file in (tmp_path / "site").rglob("*.html"):
+    for file in site.rglob("*.html"):
         assert not loads.findall(file.read_text()), file.name
+
+
+@pytest.mark.slow
+def test_the_search_of_the_site_works_from_files(site: Path) -> None:
+    sync_api = pytest.importorskip("playwright.sync_api")
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if chromium is None:
+        pytest.skip("no chromium on the PATH")
+    outside: list[str] = []
+    with sync_api.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.on(
+            "request", lambda asked: None if asked.url.startswith(("file:", "data:")) else outside.append(asked.url)
+        )
+        page.goto((site / "tutorial.html").as_uri())
+        page.fill("input.md-search__input", "three-state")
+        page.wait_for_selector(".md-search-result__item a[href*='concepts']", state="attached", timeout=120_000)
+        browser.close()
+    assert not outside
