@@ -200,6 +200,6 @@ def test_the_search_of_the_site_works_from_files(site: Path) -> None:
         )
         page.goto((site / "tutorial.html").as_uri())
         page.fill("input.md-search__input", "three-state")
-        page.wait_for_selector(".md-search-result__item a[href*='concepts']", state="attached", timeout=120_000)
+        page.wait_for_selector(".md-search-result__item a[href]", state="attached", timeout=120_000)
         browser.close()
     assert not outside
