@@ -2,12 +2,15 @@
 
 import json
 from dataclasses import asdict, replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, strategies
+from rich.console import Console
 from tokenizers import Tokenizer
 
 from fpmgm.checkpoint import Model, load
@@ -16,6 +19,7 @@ from fpmgm.data.packing import without_shared
 from fpmgm.data.stories_text import StoriesConfig, packed
 from fpmgm.data.text import TextConfig, load_text, row_sizes, train_bpe
 from fpmgm.generation import Generated, Sampling, generate, until_end
+from fpmgm.replay import Replay
 from fpmgm.symbols import symbols_of
 
 WORDS = ("sea", "sky", "old oak", "quiet shore", "long land")
@@ -171,6 +175,20 @@ def test_a_model_folder_tells_whether_its_texts_end(
         assert out.has_ends is has_ends
         assert out.given == [1 + len(model.speech.encode("the sea"))] * 2  # type: ignore[attr-defined]
         assert [len(row) for row in out.tokens] == [24, 24]
+
+
+def test_a_finished_replay_shows_the_text_up_to_its_end(text_model: Model) -> None:
+    with torch.no_grad():
+        text_model.denoiser.backbone.head_weights()[1][0] += 4
+    for packing, is_shorter in (("end", True), ("wrap", False)):
+        model = replace(text_model, data=TextConfig(packing=packing, length=24))  # type: ignore[arg-type]
+        printed = StringIO()
+        with Replay(model, Console(file=printed, width=200), steps={1}) as replay:
+            out = generate(model, budget=6, steps=2, prompts=["the sea"], on_step=replay)
+        assert model.speech.last in out.tokens[0][out.given[0] :]
+        shown = printed.getvalue().split("\n", 1)[1]
+        assert "".join(shown.split()) == "".join(out.texts[0].split())
+        assert (len(out.texts[0]) < len(out.whole[0])) is is_shorter
 
 
 def test_folders_from_before_packing_by_pairs_still_load(text_model: Model, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from fpmgm.evaluation.held_out import measured_data, measured_on
 from fpmgm.evaluation.likelihood import masked_cross_entropy, perplexity
 from fpmgm.evaluation.shown import held_out_prompts
 from fpmgm.generation import generate
+from fpmgm.gradients import IterationCounts
 from fpmgm.masking import linear
 from fpmgm.objectives import MaskedCrossEntropy, NextToken, next_token_nll
 from fpmgm.post_training.consistency import Consistency
@@ -35,6 +36,18 @@ from tests.conftest import Build
 
 NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 PAIRS = [(f"{NUMBERS[i]} and {NUMBERS[j]}", NUMBERS[i + j + 1]) for i in range(4) for j in range(5)]
+CAPITALS = [
+    *[("France", "Paris"), ("Italy", "Rome"), ("Spain", "Madrid"), ("Japan", "Tokyo"), ("Egypt", "Cairo")],
+    *[("Cuba", "Havana"), ("Peru", "Lima"), ("Kenya", "Nairobi"), ("Greece", "Athens"), ("Norway", "Oslo")],
+    *[("China", "Beijing"), ("Iran", "Tehran"), ("Austria", "Vienna"), ("Hungary", "Budapest"), ("Ireland", "Dublin")],
+    *[
+        ("Portugal", "Lisbon"),
+        ("Russia", "Moscow"),
+        ("Sweden", "Stockholm"),
+        ("Poland", "Warsaw"),
+        ("Turkey", "Ankara"),
+    ],
+]
 MASK = 11
 
 
@@ -340,19 +353,21 @@ def test_pairs_of_another_file_are_read_as_the_models_own(tmp_path: Path, capsys
 def test_a_small_model_learns_twenty_pairs_by_heart_and_answers_them_with_an_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    network = Network(width=64, num_heads=4, num_pre=1, num_fp=1, num_post=1, dropout=0.0, embedding_start="normal")
+    file = write_pairs(tmp_path / "capitals.jsonl", CAPITALS)
+    network = Network(width=64, num_heads=2, num_pre=1, num_fp=1, num_post=1, cond_width=16, dropout=0.0)
+    few = IterationCounts(no_grad_min=0, no_grad_max=1, grad_min=1, grad_max=2)
     config = training_of(
         tmp_path,
-        model=replace(network, injection_start="mean"),
-        optim=OptimConfig(lr=3e-3, warmup=20, decay="cosine", ema=0.95, injection_lr=0.1),
-        objective=MaskedCrossEntropy(weighting="masked"),
-        updates=500,
-        batch_size=16,
+        data=config_of(file, tokenizer="bpe-600", length=8),
+        model=replace(network, embedding_start="normal", injection_start="mean"),
+        optim=OptimConfig(lr=3e-3, warmup=20, ema=0.9, injection_lr=0.1),
+        objective=MaskedCrossEntropy(weighting="masked", iterations=few),
+        updates=400,
+        batch_size=19,
     )
     model = load(train(config, "test", card_samples=1))
-    data = load_text(config_of(tmp_path / "sums.jsonl", length=16))
-    learned = [PAIRS[row] for row in data.train]
-    out = generate(model, prompts=[prompt for prompt, _ in learned], temperature=0.0, budget=96)
+    learned = [CAPITALS[row] for row in config.data.load().train]
+    out = generate(model, prompts=[prompt for prompt, _ in learned], temperature=0.0, budget=48)
     assert out.continuations == ["\n" + answer for _, answer in learned]
     assert out.texts == [f"{prompt}\n{answer}" for prompt, answer in learned]
     assert all(row[-1] == model.speech.last for row in out.tokens)

@@ -35,6 +35,7 @@ def write_data() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)  # each of its trainings takes the minute that it is given
 def test_the_commands_and_the_python_of_the_page_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
