@@ -450,6 +450,23 @@ def test_a_report_becomes_tables_and_charts(offer: Offer) -> None:
     assert shown.count("<svg viewBox") == 2
 
 
+def test_the_frontier_is_read_as_its_command_keeps_it(offer: Offer) -> None:
+    def metrics(entropy: float, perplexity: float) -> dict[str, Any]:
+        values = {"entropy": entropy, "perplexity_per_sample": perplexity}
+        return {name: {"value": value, "low": value, "high": value} for name, value in values.items()}
+
+    points = [
+        {"model": "nonsense", "budget": budget, "knob": "temperature", "setting": t, "metrics": metrics(4 + t, 30 * t)}
+        for budget in (24, 96)
+        for t in (0.7, 1.0)
+    ]
+    kept = {"judge": "a judge", "points": [*points, {"budget": 7}], "real": {"metrics": metrics(5.1, 20.0)}}
+    shown = measured_of(replace(offer, report={"frontier": kept}))
+    assert shown.count("<polyline") == 2 * 3  # 2 budgets and real text, each also in the legend
+    for words in ("24 block evaluations", "real text", "temperature 0.7"):
+        assert words in shown
+
+
 @pytest.mark.parametrize("report", [{}, {"samples": [], "validation": "?"}, {"frontier": [None]}])
 def test_a_model_of_which_nothing_was_measured_says_so(offer: Offer, report: dict[str, Any]) -> None:
     shown = measured_of(replace(offer, report=report))

@@ -1,7 +1,9 @@
 """The command `demo`: a page in the browser that shows models at work."""
 
+import logging
 import os
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -10,6 +12,9 @@ import tyro
 from fpmgm.demo.limits import Limits
 from fpmgm.devices import OnDevice
 from fpmgm.schema import require
+
+GRACE = 2
+"""Seconds that requests have when the page ends. An open page always has one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,16 +37,25 @@ def run_demo(command: DemoCommand) -> None:
     """Load the models and serve the page until it is interrupted."""
     check_installed()
     check_free(command.host, command.port)
-    quiet()
     from fastapi import FastAPI
 
+    app = FastAPI(docs_url=None, redoc_url=None)
+    names = add_page(app, command.models, command.limits, device=command.device, dtype=command.dtype)
+    print(f"{', '.join(names)}: open {address(command.host, command.port)} in a browser; Ctrl-C ends it", flush=True)
+    serve(app, command.host, command.port)
+
+
+def add_page(
+    app: object, models: Sequence[str], limits: Limits | None = None, *, device: str = "auto", dtype: str = "float32"
+) -> tuple[str, ...]:
+    """Add the page to a FastAPI application, behind the routes that it has; returns the names of the models."""
+    quiet()
     from fpmgm.demo.offers import offered
     from fpmgm.demo.page import mount
 
-    offers = offered(command.models, device=command.device, dtype=command.dtype)
-    app = mount(FastAPI(), offers, command.limits)
-    print(f"{', '.join(offers)}: open {address(command.host, command.port)} in a browser; Ctrl-C ends it", flush=True)
-    serve(app, command.host, command.port)
+    offers = offered(models, device=device, dtype=dtype)
+    mount(app, offers, limits)
+    return tuple(offers)
 
 
 def check_installed() -> None:
@@ -67,11 +81,18 @@ def check_free(host: str, port: int) -> None:
 
 
 def quiet() -> None:
-    """Tell gradio to send nothing to anybody, and pillow to open no huge picture."""
+    """Tell gradio to send nothing to anybody, pillow to open no huge picture, and the log to be silent of leavers."""
     from PIL import Image
 
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     Image.MAX_IMAGE_PIXELS = 1 << 23
+    logging.getLogger("uvicorn.error").addFilter(is_no_leaver)
+
+
+def is_no_leaver(record: logging.LogRecord) -> bool:
+    """Whether a line of the log tells something else than that a visitor left in the middle of a request."""
+    kind = record.exc_info[0] if record.exc_info else None
+    return kind is None or kind.__name__ != "ClientDisconnect"
 
 
 def address(host: str, port: int) -> str:
@@ -84,4 +105,4 @@ def serve(app: object, host: str, port: int) -> None:
     """Answer requests until it is interrupted."""
     import uvicorn
 
-    uvicorn.run(app, host=host, port=port, log_level="warning")  # type: ignore[arg-type]
+    uvicorn.run(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=GRACE)  # type: ignore[arg-type]

@@ -4,6 +4,8 @@ import os
 from dataclasses import dataclass, field
 
 from fpmgm.checkpoint import DEFAULT
+from fpmgm.commands.demo import add_page
+from fpmgm.commands.demo import check_installed as check_gradio
 from fpmgm.devices import OnDevice
 from fpmgm.schema import require
 from fpmgm.serving.limits import Limits, Pace
@@ -24,12 +26,16 @@ class ServeCommand(OnDevice):
     api_key: str = ""
     """The key that requests must send as `Authorization: Bearer KEY`. If it is empty, the environment variable
     FPMGM_API_KEY is read; if that is empty too, no key is needed."""
+    page: bool = False
+    """Serve the page of `fpmgm demo` too, at the address itself. It needs the extra `demo`."""
     pace: Pace = field(default_factory=Pace)
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
         self.check_device()
         require("port", self.port, 0, 65535)
+        if self.page and self.key:
+            raise ValueError("page and an API key are both set, and a browser cannot send the key; leave one out")
 
     @property
     def key(self) -> str:
@@ -39,6 +45,8 @@ class ServeCommand(OnDevice):
 def run_serve(command: ServeCommand) -> None:
     """Load the models and answer requests until the server is told to end."""
     check_installed()
+    if command.page:
+        check_gradio()
     from fpmgm.serving.app import build, gated
     from fpmgm.serving.engine import Engine
     from fpmgm.serving.meter import Meter
@@ -48,7 +56,10 @@ def run_serve(command: ServeCommand) -> None:
     with bind(command.host, command.port) as listening:
         models = load_served(command.models, device=command.device, dtype=command.dtype)
         engine = Engine(command.pace, Meter())
-        app = gated(build(models, engine, command.limits), engine, api_key=command.key, limits=command.limits)
+        routes = build(models, engine, command.limits)
+        if command.page:
+            add_page(routes, command.models, device=command.device, dtype=command.dtype)
+        app = gated(routes, engine, api_key=command.key, limits=command.limits)
         needs = ", with the API key" if command.key else ""
         print(f"{', '.join(models)}: {address_of(listening)}/v1{needs}; Ctrl-C ends it", flush=True)
         Server(app, engine).run(sockets=[listening])

@@ -55,7 +55,8 @@ def images_tab(offers: Offers, limits: Limits, runner: Runner) -> None:
     )  # fmt: skip
     inputs, outputs = [model, wanted, *controls], [view, slider, kept]
     runner.connect("draw", [start.click], stop, _drawing(offers, limits, runner), inputs, outputs)
-    runner.connect("fill_in", [fill.click], stop, _filling(offers, limits, runner), [*inputs, editor, region], outputs)
+    painted, filling = [*inputs, editor, region], _filling(offers, limits, runner)
+    runner.connect("fill_in", [fill.click], stop, filling, painted, outputs, has_files=True)
     take.click(_taken(offers), kept, editor, queue=False, show_progress="hidden", api_visibility="private")
     slider.input(
         _seen(offers), [slider, kept], view, queue=False, show_progress="hidden", api_visibility="private",

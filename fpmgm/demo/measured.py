@@ -62,26 +62,61 @@ def _points(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[tuple[float, 
 
 
 def _frontier(report: Mapping[str, Any]) -> str:
-    """Generative perplexity against entropy, a line for each budget."""
-    rows = [
-        row
-        for row in _objects(report.get("frontier"))
-        if all(isinstance(row.get(name), int | float) for name in ("budget", "entropy", "perplexity"))
-    ]
-    budgets = sorted({row["budget"] for row in rows})
-    if not budgets:
+    """Generative perplexity against entropy, a line for each budget, with real text beside them."""
+    rows, real = frontier_rows(report.get("frontier"))
+    if not rows:
         return '<p class="fp-note">The frontier of entropy and perplexity was not measured.</p>' if report else ""
     lines = [
         Line(
             name=f"{budget:g} block evaluations",
             points=tuple(sorted((row["entropy"], row["perplexity"]) for row in rows if row["budget"] == budget)),
         )
-        for budget in budgets[-LINES:]
+        for budget in sorted({row["budget"] for row in rows})[-LINES:]
     ]
-    drawn = chart(lines, title="generative perplexity", x_title="unigram entropy, nats")
-    head = ("block evaluations", "temperature", "entropy, nats", "generative perplexity")
-    cells = [[_number(row.get(name)) for name in ("budget", "temperature", "entropy", "perplexity")] for row in rows]
+    if real:
+        lines.append(Line(name="real text", points=(real,)))
+    drawn = chart(lines, title="Generative perplexity by a judge", x_title="unigram entropy, nats", is_log=True)
+    head = ("block evaluations", "setting", "entropy, nats", "generative perplexity")
+    cells = [
+        [_number(row["budget"]), _setting(row), _number(row["entropy"]), _number(row["perplexity"])] for row in rows
+    ]
     return _charts([drawn]) + _table("Frontier", head, cells)
+
+
+def frontier_rows(found: Any) -> tuple[list[Mapping[str, Any]], tuple[float, float] | None]:
+    """Rows with budget, entropy and perplexity, and the place of real text.
+
+    `found` is what `fpmgm frontier` keeps in report.json, or a list of such rows. What is no row is left out.
+    """
+    real = None
+    if isinstance(found, dict):
+        points = _objects(found.get("points"))
+        told = found.get("real")
+        real = _place(told.get("metrics")) if isinstance(told, dict) else None
+        rows = [{**point, **_told(_place(point.get("metrics")))} for point in points]
+    else:
+        rows = [dict(row) for row in _objects(found)]
+    needed = ("budget", "entropy", "perplexity")
+    return [row for row in rows if all(isinstance(row.get(name), int | float) for name in needed)], real
+
+
+def _place(metrics: Any) -> tuple[float, float] | None:
+    """Entropy and generative perplexity of some metrics."""
+    names = ("entropy", "perplexity_per_sample")
+    values = [metrics.get(name) for name in names] if isinstance(metrics, dict) else []
+    found = [each["value"] for each in values if isinstance(each, dict) and isinstance(each.get("value"), int | float)]
+    return (float(found[0]), float(found[1])) if len(found) == len(names) else None
+
+
+def _told(place: tuple[float, float] | None) -> dict[str, float]:
+    return {} if place is None else {"entropy": place[0], "perplexity": place[1]}
+
+
+def _setting(row: Mapping[str, Any]) -> str:
+    """What a point of the frontier differs in from others."""
+    if "knob" in row:
+        return f"{str(row['knob']).replace('_', ' ')} {_number(row.get('setting'))}"
+    return f"temperature {_number(row.get('temperature'))}" if "temperature" in row else ""
 
 
 def _budget(row: Mapping[str, Any]) -> int:

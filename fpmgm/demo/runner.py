@@ -31,8 +31,13 @@ class Runner:
         work: Callable[..., Any],
         inputs: Sequence[Any],
         outputs: Sequence[Any],
+        *,
+        has_files: bool = False,
     ) -> None:
-        """Run `work` at the triggers. It is also an endpoint that is called like the tab."""
+        """Run `work` at the triggers. It is also an endpoint that is called like the tab.
+
+        Unless there are files among them, inputs come as they were sent: `limits` checks them and explains itself.
+        """
 
         def begin(request: gr.Request) -> None:
             self.stops.begin(visitor_of(request), tab)
@@ -51,6 +56,7 @@ class Runner:
             concurrency_limit=1,
             show_progress="minimal",
             show_progress_on=outputs[0],
+            preprocess=has_files,
         )
         stop.click(end, **quiet)
 
