@@ -13,7 +13,7 @@ import torch
 from fpmgm.__main__ import main
 from fpmgm.backbones.dit import Network
 from fpmgm.checkpoint import load
-from fpmgm.data.pairs import Fields, holds_pairs
+from fpmgm.data.pairs import Fields, holds_pairs, read_pairs
 from fpmgm.data.text import TextConfig, load_text, train_bpe
 from fpmgm.denoiser import Denoiser
 from fpmgm.evaluation.held_out import measured_data, measured_on
@@ -33,6 +33,7 @@ from fpmgm.training.metrics import read_metrics
 from fpmgm.training.optim import OptimConfig
 from fpmgm.types import Batch
 from tests.conftest import Build
+from tests.documentation import DOCS, blocks
 
 NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 PAIRS = [(f"{NUMBERS[i]} and {NUMBERS[j]}", NUMBERS[i + j + 1]) for i in range(4) for j in range(5)]
@@ -93,6 +94,14 @@ def test_fields_can_have_other_names_and_something_else_can_stand_between(tmp_pa
     assert data.codec.show(data.tokens(0)) == f"{PAIRS[0][0]} = {PAIRS[0][1]}"
     assert holds_pairs(str(file), config.fields)
     assert not holds_pairs(str(file), Fields())
+
+
+def test_the_page_on_own_data_shows_pairs_as_they_must_be(tmp_path: Path) -> None:
+    [block] = [content for language, content in blocks(DOCS / "own-data.md") if language == "json"]
+    (tmp_path / "shown.jsonl").write_text(block)
+    pairs = list(read_pairs(str(tmp_path / "shown.jsonl"), Fields()))
+    assert len(pairs) == 2
+    assert all(prompt.endswith("?") and answer.startswith("\n") for prompt, answer, _ in pairs)
 
 
 def test_pairs_that_do_not_fit_are_left_out_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
