@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fpmgm.denoiser import Denoiser
-from fpmgm.evaluation.harness_scoring import Item, Scoring, ScoringName, are_greedy, draw_masks, scores, scoring_name
+from fpmgm.evaluation.harness_scoring import Item, Scoring, ScoringName, are_greedy, draw_masks, scores
 from fpmgm.evaluation.tasks import proportion
 from tests.joint import MASK, JointBackbone, joint_denoiser
 
@@ -30,7 +30,7 @@ def test_the_mean_over_all_tokens_is_the_exact_likelihood_of_all_in_the_mean() -
 
 def test_a_causal_model_is_scored_exactly_and_its_greedy_continuation_is_known() -> None:
     denoiser, exact = joint_denoiser(is_causal=True)
-    scoring = Scoring(name="causal")
+    scoring = Scoring()
     for item, score in zip(ITEMS, scores(denoiser, ITEMS, scoring), strict=True):
         assert score == pytest.approx(exact.log_p(item.tokens) - exact.log_p(item.prefix), abs=1e-5)
     first = surest(exact, (0, 2, MASK), 2)[1]
@@ -100,15 +100,6 @@ def test_choices_of_one_question_share_the_masks_of_the_question() -> None:
     assert torch.equal(first.is_masked[:, :3], second.is_masked[:, :3])
     other = draw_masks(Item((0, 2, 2), (3,), (0,)), scoring)
     assert not torch.equal(first.is_masked, other.is_masked)
-
-
-def test_a_convention_for_masked_models_is_refused_for_a_causal_one_and_the_other_way_round() -> None:
-    masked, causal = joint_denoiser()[0], joint_denoiser(is_causal=True)[0]
-    assert (scoring_name("auto", masked), scoring_name("auto", causal)) == ("duo", "causal")
-    with pytest.raises(ValueError, match="scoring is llada, and the model is causal; give causal or auto"):
-        scoring_name("llada", causal)
-    with pytest.raises(ValueError, match="scoring is causal, and the model is masked; give duo, smdm, llada or auto"):
-        scoring_name("causal", masked)
 
 
 def test_intervals_of_proportions_stay_within_0_and_1() -> None:

@@ -1,4 +1,7 @@
-"""Benchmark tasks through lm-eval itself, on questions made here; nothing is downloaded."""
+"""Benchmark tasks through lm-eval itself, on questions made here; nothing is downloaded.
+
+Tests that need lm-eval are slow: to import it takes longer than all others here.
+"""
 
 import gzip
 import json
@@ -44,6 +47,7 @@ def folder(text_model: Model, tmp_path: Path) -> str:
     return str(tmp_path / "model")
 
 
+@pytest.mark.slow
 def test_models_answer_and_rows_say_how(questions: None, folder: str) -> None:
     rows = run_tasks(TaskSettings(models=(folder,), tasks=("arc_easy", "lambada", "winogrande"), draws=4))
     arc, lambada, winogrande = rows
@@ -70,6 +74,7 @@ def expected_accuracy(exact: Any, tokens: dict[str, int], rows: list[dict[str, A
     return right / len(rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scoring", ["llada", "smdm", "causal"])
 def test_the_harness_finds_the_accuracy_that_enumeration_finds(scoring: str) -> None:
     from lm_eval.evaluator import simple_evaluate
@@ -85,7 +90,9 @@ def test_the_harness_finds_the_accuracy_that_enumeration_finds(scoring: str) -> 
         for j, second in enumerate(words)
     ]
     expected = expected_accuracy(exact, {"a": 1, "b": 2, "c": 3}, rows)
-    asked = FpmgmLM(model, scoring=scoring, draws=4000)  # type: ignore[arg-type]
+    name: Any = "duo" if scoring == "causal" else scoring  # a causal model is exact whatever it is
+    asked = FpmgmLM(model, scoring=name, draws=4000)
+    assert asked.convention == scoring
     found = simple_evaluate(model=asked, tasks=[_task(rows)], bootstrap_iters=0, task_manager=_no_tasks(TaskManager))
     assert 0 < expected < 1
     assert found["results"]["joint"]["acc,none"] == pytest.approx(expected)
@@ -116,6 +123,7 @@ def _request(kind: str, *arguments: Any) -> Any:
     return Instance(request_type=kind, doc={}, arguments=arguments, idx=0, metadata=("joint", 0, 1))
 
 
+@pytest.mark.slow
 def test_an_item_that_is_too_long_loses_its_beginning_and_is_counted() -> None:
     from fpmgm.evaluation.harness import FpmgmLM
 
@@ -126,6 +134,7 @@ def test_an_item_that_is_too_long_loses_its_beginning_and_is_counted() -> None:
     assert {task: len(documents) for task, documents in asked.cut.items()} == {"joint": 1}
 
 
+@pytest.mark.slow
 def test_a_rolling_likelihood_is_the_sum_over_windows_of_the_models_length() -> None:
     from fpmgm.evaluation.harness import FpmgmLM
 
@@ -138,6 +147,7 @@ def test_a_rolling_likelihood_is_the_sum_over_windows_of_the_models_length() -> 
     assert found == pytest.approx(exact.log_p((0, 1, 2, 3)) - exact.log_p((0,)), abs=0.2)
 
 
+@pytest.mark.slow
 def test_generation_takes_the_most_probable_words_and_stops_where_it_is_told(text_model: Model) -> None:
     from fpmgm.evaluation.harness import FpmgmLM
 
@@ -154,6 +164,7 @@ def test_generation_takes_the_most_probable_words_and_stops_where_it_is_told(tex
     assert "\n" not in long
 
 
+@pytest.mark.slow
 def test_the_registry_of_the_harness_knows_the_model() -> None:
     from lm_eval.api.registry import get_model
 
@@ -219,7 +230,6 @@ def test_the_asset_holds_the_questions_that_it_should() -> None:
         (["--tasks", "lambada", "--scoring", "lada"], "did you mean 'llada'?"),
         (["--tasks", "lambada", "--draws", "0"], "draws is 0; it must be 1 to"),
         (["--tasks", "lambada", "--limit", "0"], "limit is 0; it must be 1 to"),
-        (["--tasks", "lambada", "--scoring", "causal"], "scoring is causal, and the model is masked"),
         (["--tasks", "lambada", "--num-samples", "3"], "--num-samples is given, and tasks do not use it"),
         (["--limit", "3"], "--limit is given, and it is for --tasks, and no task is given"),
     ],
@@ -248,6 +258,7 @@ def test_a_model_without_a_tokenizer_is_refused(
     assert "has no tokenizer; tasks are texts, so give a model with a tokenizer.json" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_command_prints_and_writes_a_table_with_chance(
     questions: None, folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,9 +29,9 @@ class TaskOptions(Evaluation):
     held-out data and samples are measured instead."""
     limit: int | None = None
     """For tasks: so many questions of each are asked, the first ones. With None, all are asked."""
-    scoring: ScoringName = "auto"
+    scoring: ScoringName = "duo"
     """For tasks: how a masked model scores an answer. duo takes the mean over question and answer; smdm and llada take
-    the sum over the answer. A causal model is exact (causal). With auto, it is duo, or causal for a causal model."""
+    the sum over the answer. A causal model is always exact."""
     draws: int = Scoring.draws
     """For tasks: the number of masks that are drawn to score an answer."""
     task_batch: int = Scoring.batch_size

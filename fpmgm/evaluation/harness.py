@@ -13,10 +13,11 @@ from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 
 from fpmgm.checkpoint import DEFAULT, Model, load
-from fpmgm.codecs import TextCodec
-from fpmgm.evaluation.harness_scoring import Item, Scoring, ScoringName, are_greedy, scores, scoring_name
+from fpmgm.evaluation.harness_scoring import DRAWN, Item, Scoring, ScoringName, are_greedy, scores
+from fpmgm.evaluation.tasks import text_codec
 from fpmgm.generation import Sampling
 from fpmgm.interop.filled import fill_in
+from fpmgm.names import choose
 
 BATCH = 32
 GENERATED = 256
@@ -31,7 +32,7 @@ class FpmgmLM(TemplateLM):
         self,
         pretrained: str | Model = DEFAULT,
         *,
-        scoring: ScoringName = "auto",
+        scoring: ScoringName = "duo",
         draws: int = 128,
         num_iters: int = 6,
         seed: int = 0,
@@ -44,9 +45,10 @@ class FpmgmLM(TemplateLM):
         super().__init__()
         self.model = pretrained if isinstance(pretrained, Model) else load(pretrained, device=device, dtype=dtype)
         self.codec = text_codec(self.model, str(pretrained) if isinstance(pretrained, str) else "the model")
+        choose("scoring", scoring, DRAWN)
         at_once = BATCH if batch_size == "auto" else int(batch_size)
         self.scoring = Scoring(
-            name=scoring_name(scoring, self.model.denoiser),
+            name=scoring,
             draws=int(draws),
             num_iters=int(num_iters),
             seed=int(seed),
@@ -55,6 +57,11 @@ class FpmgmLM(TemplateLM):
         self.budget = int(budget)
         self.cut: dict[str, set[Any]] = {}
         """The documents of each task that were too long and lost their beginning."""
+
+    @property
+    def convention(self) -> str:
+        """How answers are scored: causal, which is exact, or the convention for masked models."""
+        return "causal" if self.model.denoiser.is_causal else self.scoring.name
 
     @property
     def eot_token_id(self) -> int:
@@ -111,7 +118,7 @@ class FpmgmLM(TemplateLM):
         """An item as long as the model reads, cut on the left if it must be, and whether it was cut."""
         if not target:
             raise ValueError("a task asks for the score of an empty continuation; there is nothing to score")
-        suffix = (self.codec.symbols.last,) if self.scoring.adds_end else ()
+        suffix = (self.codec.symbols.last,) if self.convention == "duo" else ()
         room = self.max_length - 1 - len(suffix)
         kept = tuple(target)[-room:]
         before = room - len(kept)
@@ -162,11 +169,3 @@ class FpmgmLM(TemplateLM):
         for end in [ends] if isinstance(ends, str) else ends:
             text = text.split(end)[0] if end else text
         return text
-
-
-def text_codec(model: Model, name: str) -> TextCodec:
-    """The tokenizer of a model that reads text; a ValueError for any other model."""
-    if not isinstance(model.codec, TextCodec):
-        reads = f"reads {model.codec.kind}" if model.codec else "has no tokenizer"
-        raise ValueError(f"{name} {reads}; tasks are texts, so give a model with a tokenizer.json")
-    return model.codec

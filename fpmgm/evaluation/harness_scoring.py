@@ -22,8 +22,7 @@ from fpmgm.randomness import generator
 from fpmgm.schema import require
 from fpmgm.types import Logits, PerSequence, Positions, Tokens
 
-ScoringName = Literal["auto", "duo", "smdm", "llada", "causal"]
-MASKED = ("duo", "smdm", "llada")
+ScoringName = Literal["duo", "smdm", "llada"]
 MAX_DRAWS = 1 << 20
 
 
@@ -48,11 +47,11 @@ class Draws(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Scoring:
-    """A convention, and what is spent on it."""
+    """A convention, and what is spent on it. Causal models need neither."""
 
     name: ScoringName = "duo"
     draws: int = 128
-    """Masks drawn for each continuation. A causal model needs none."""
+    """Masks drawn for each continuation."""
     num_iters: int = 6
     """Solver iterations of a pass; a plain stack has none."""
     seed: int = 0
@@ -62,21 +61,6 @@ class Scoring:
         require("draws", self.draws, 1, MAX_DRAWS)
         require("num_iters", self.num_iters, 1, MAX_DRAWS)
         require("batch_size", self.batch_size, 1, MAX_DRAWS)
-
-    @property
-    def adds_end(self) -> bool:
-        """Whether an end of text follows what is scored."""
-        return self.name == "duo"
-
-
-def scoring_name(name: ScoringName, denoiser: Denoiser) -> ScoringName:
-    """The convention for a model; a ValueError if it is not for such a model."""
-    if name == "auto":
-        return "causal" if denoiser.is_causal else "duo"
-    if (name == "causal") != denoiser.is_causal:
-        kind, fits = ("causal", "causal") if denoiser.is_causal else ("masked", ", ".join(MASKED))
-        raise ValueError(f"scoring is {name}, and the model is {kind}; give {fits} or auto")
-    return name
 
 
 @torch.no_grad()

@@ -12,11 +12,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fpmgm.checkpoint import DEFAULT, load
+from fpmgm.checkpoint import DEFAULT, Model, load
+from fpmgm.codecs import TextCodec
 from fpmgm.data.assets import ASSETS, hub_answers
 from fpmgm.data.unpack_tasks import MEMBERS
 from fpmgm.devices import OnDevice
-from fpmgm.evaluation.harness_scoring import MAX_DRAWS, Scoring, ScoringName, scoring_name
+from fpmgm.evaluation.harness_scoring import DRAWN, MAX_DRAWS, Scoring, ScoringName
 from fpmgm.evaluation.intervals import NORMAL, Interval
 from fpmgm.names import choose
 from fpmgm.schema import MAX_SAMPLES, require
@@ -36,7 +37,7 @@ class TaskSettings(OnDevice):
     models: tuple[str, ...] = (DEFAULT,)
     tasks: tuple[str, ...]
     limit: int | None = None
-    scoring: ScoringName = "auto"
+    scoring: ScoringName = "duo"
     draws: int = Scoring.draws
     seed: int = 0
     batch_size: int = Scoring.batch_size
@@ -51,7 +52,7 @@ class TaskSettings(OnDevice):
         require("seed", self.seed, 0, MAX_SAMPLES)
         if self.limit is not None:
             require("limit", self.limit, 1, MAX_SAMPLES)
-        choose("scoring", self.scoring, dict.fromkeys(("auto", "duo", "smdm", "llada", "causal")))
+        choose("scoring", self.scoring, DRAWN)
         self.check_tasks()
 
     def check_tasks(self) -> None:
@@ -100,18 +101,22 @@ class TaskRow:
 
 def run_tasks(settings: TaskSettings, on_model: Callable[[str], None] | None = None) -> list[TaskRow]:
     """All tasks of all models. What is wrong with a model is said before any of them is asked anything."""
-    from fpmgm.evaluation.harness import text_codec
-
     for name in settings.models:
-        model = load(name, device="cpu")
-        text_codec(model, name)
-        scoring_name(settings.scoring, model.denoiser)
+        text_codec(load(name, device="cpu"), name)
     rows: list[TaskRow] = []
     for name in settings.models:
         if on_model:
             on_model(name)
         rows += run_model(name, settings)
     return rows
+
+
+def text_codec(model: Model, name: str) -> TextCodec:
+    """The tokenizer of a model that reads text; a ValueError for any other model."""
+    if not isinstance(model.codec, TextCodec):
+        reads = f"reads {model.codec.kind}" if model.codec else "has no tokenizer"
+        raise ValueError(f"{name} {reads}; tasks are texts, so give a model with a tokenizer.json")
+    return model.codec
 
 
 def run_model(name: str, settings: TaskSettings) -> list[TaskRow]:
@@ -158,15 +163,15 @@ def _row(
 ) -> TaskRow:
     if "acc" not in samples[0]:
         raise ValueError(f"{task} has no accuracy; give a task with right answers, or call lm_eval --model fpmgm")
-    is_mean = asked.scoring.name == "duo"
+    is_mean = asked.convention == "duo"
     has_choices = len(samples[0]["resps"]) > 1
     normalised = [float(each["acc_norm"]) for each in samples if "acc_norm" in each]
     return TaskRow(
         model=model,
         task=task,
         source=f"hub: lm-eval's {HARNESS_NAMES.get(task, task)}" if settings.from_hub else ASSETS["tasks"].package,
-        scoring=asked.scoring.name,
-        draws=0 if asked.model.denoiser.is_causal else asked.scoring.draws,
+        scoring=asked.convention,
+        draws=0 if asked.convention == "causal" else asked.scoring.draws,
         seed=asked.scoring.seed,
         num_questions=len(samples),
         num_cut=num_cut,
