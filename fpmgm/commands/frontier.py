@@ -1,6 +1,7 @@
 """The command frontier: models compared at equal entropy."""
 
 import json
+import sys
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -9,11 +10,11 @@ from rich.console import Console
 
 from fpmgm.checkpoint import DEFAULT
 from fpmgm.commands import open_console
+from fpmgm.evaluation.cells import Cell
 from fpmgm.evaluation.frontier_asked import Frontiers
 from fpmgm.evaluation.frontier_found import Found
 from fpmgm.evaluation.frontier_page import PAIRS, READING, about_real, how_measured, point_columns
 from fpmgm.evaluation.frontiers import run_frontiers
-from fpmgm.evaluation.sweep import announce
 from fpmgm.evaluation.tables import terminal_table
 
 
@@ -33,7 +34,7 @@ class FrontierCommand(Frontiers):
 
 def run_frontier(command: FrontierCommand) -> None:
     """Print what was found."""
-    found = run_frontiers(command, on_cell=announce)
+    found = run_frontiers(command, on_cell=announce_point)
     if command.json:
         print(json.dumps(found.as_json()))
         return
@@ -42,6 +43,13 @@ def run_frontier(command: FrontierCommand) -> None:
     console.print(terminal_table(found.points, point_columns(found.points), console.width))
     for file in found.files:
         console.print(f"wrote {file}", soft_wrap=True)
+
+
+def announce_point(cell: Cell, index: int, total: int) -> None:
+    """Say on standard error which point is being measured: an `on_cell`."""
+    how = cell.sampling
+    setting = f"temperature {how.temperature}" if how.top_p is None else f"top-p {how.top_p}"
+    print(f"cell {index + 1} of {total}: {cell.model} at {how.budget}, {setting}, seed {how.seed}", file=sys.stderr)
 
 
 def print_frontiers(console: Console, found: Found) -> None:

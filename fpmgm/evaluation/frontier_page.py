@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -111,17 +112,17 @@ def write_page(found: Found, folder: Path) -> list[Path]:
         "",
         f"    {command_of(found.asked)}",
         "",
-        how_measured(found),
-        *(["", about_real(found)] if found.real else []),
+        _filled(how_measured(found)),
+        *(["", _filled(about_real(found))] if found.real else []),
         "",
         f"![Entropy against generative perplexity, a panel a budget]({plots[0].name})",
         "",
-        f"{_marks(found)}",
+        _filled(_marks(found)),
         "",
     ]
     if found.pairs:
         columns = [column for column in PAIRS if any(column.value(pair) is not None for pair in found.shown)]
-        lines += ["## At equal entropy", "", READING, "", markdown(found.shown, columns)]
+        lines += ["## At equal entropy", "", _filled(READING), "", markdown(found.shown, columns)]
     lines += ["## All points", "", markdown(found.points, point_columns(found.points))]
     if found.real:
         real = [Reference("real text", found.real.metrics)]
@@ -130,6 +131,11 @@ def write_page(found: Found, folder: Path) -> list[Path]:
     files = [folder / PAGE, folder / RESULTS, *plots]
     write_json(folder / RESULTS, {**found.as_json(), "files": [file.name for file in files]})
     return files
+
+
+def _filled(text: str) -> str:
+    """A paragraph in lines of a page."""
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
 
 
 def _marks(found: Found) -> str:
@@ -171,7 +177,7 @@ def card_lines(report: Mapping[str, Any]) -> list[str]:
     lines = ["## Frontier", "", f"Judge: {kept['judge']}; {kept['num_samples']} samples a point and seed.", ""]
     if pairs:
         columns = [column for column in PAIRS if any(column.value(pair) is not None for pair in pairs)]
-        lines += [READING, "", markdown(pairs, columns)]
+        lines += [_filled(READING), "", markdown(pairs, columns)]
     columns = list(point_columns(points)[1:]) if points else []
     return [*lines, *([markdown(points, columns)] if points else [])]
 

@@ -181,8 +181,8 @@ def measure(tokens: Tokens, readings: Sequence[Reading] | None = None, *, seed: 
         "distinct_2": _interval(_distinct(tokens, 2), _ratio, seed),
         "distinct_3": _interval(_distinct(tokens, 3), _ratio, seed),
         "repetition_4": _interval([repetition(tokens, 4).numpy()], _first, seed),
-        "set_distinct_4": jackknife(between.distinct, between.distinct_without),
-        "overlap_4": jackknife(between.overlap, between.overlap_without),
+        "set_distinct_4": _share(between.distinct, between.distinct_without),
+        "overlap_4": _share(between.overlap, between.overlap_without),
     }
     if readings is not None:
         nats = [reading.nats for reading in readings if len(reading.nats)]
@@ -204,6 +204,12 @@ def each_sample(tokens: Tokens, readings: Sequence[Reading] | None = None) -> di
         means = (float(reading.nats.double().mean()) if len(reading.nats) else None for reading in readings)
         found["nats"] = tuple(None if mean is None else round(mean, DECIMALS) for mean in means)
     return found
+
+
+def _share(value: float, without: Statistics) -> Interval:
+    """A share of a whole set; its interval ends at 0 and at 1."""
+    found = jackknife(value, without)
+    return Interval(value=value, low=max(found.low, 0.0), high=min(found.high, 1.0))
 
 
 def _distinct(tokens: torch.Tensor, n: int) -> list[Any]:
