@@ -30,9 +30,11 @@ commands:
   evaluate MODEL --tasks T   the questions of benchmarks, such as lambada and arc_easy, through lm-eval
   frontier MODEL ...         compare models at equal entropy, with intervals
   sweep PRESET [MODEL ...]   measure a grid of sampling settings, such as budgets, steps or reuse
+  analyse MODEL              report what the solver does, and how what the model says changes from step to step
   analyse MODEL cka          compare the layers of a model
   analyse MODEL optimum      estimate what a stage of consistency could gain at best, without training it
   analyse RUN dynamics       sample the snapshots of a run and draw their quality by update
+  tune-reuse MODEL           propose reuse coefficients and a tolerance, and check them on other seeds
   benchmark [NAME ...]       time sampling and training of models or recipes, and measure their memory
   reproduce [REPORT]         fill the tables of a report; a stopped command goes on when it is repeated
   info [NAME]                show parameters, blocks and cost of a model or a recipe
@@ -222,6 +224,7 @@ def _sweep(arguments: Sequence[str]) -> None:
 
 def _analyse(arguments: Sequence[str]) -> None:
     from fpmgm.commands.analyse import AnalyseCommand, run_analyse
+    from fpmgm.commands.analyse_report import AnalyseReportCommand, run_analyse_report
     from fpmgm.commands.dynamics import DynamicsCommand, run_dynamics
     from fpmgm.commands.optimum import OptimumCommand, run_optimum
 
@@ -229,8 +232,16 @@ def _analyse(arguments: Sequence[str]) -> None:
         run_dynamics(_parse(DynamicsCommand, "analyse RUN dynamics", arguments))
     elif list(arguments[1:2]) == ["optimum"]:
         run_optimum(_parse(OptimumCommand, "analyse MODEL optimum", arguments))
+    elif arguments[1:] and not arguments[1].startswith("-"):
+        run_analyse(_parse(AnalyseCommand, "analyse MODEL cka", arguments))
     else:
-        run_analyse(_parse(AnalyseCommand, "analyse", arguments))
+        run_analyse_report(_parse(AnalyseReportCommand, "analyse", arguments))
+
+
+def _tune_reuse(arguments: Sequence[str]) -> None:
+    from fpmgm.commands.tune_reuse import TuneReuseCommand, run_tune_reuse
+
+    run_tune_reuse(_parse(TuneReuseCommand, "tune-reuse", arguments))
 
 
 def _benchmark(arguments: Sequence[str]) -> None:
@@ -274,6 +285,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "sweep": _sweep,
     "analyse": _analyse,
     "analyze": _analyse,
+    "tune-reuse": _tune_reuse,
     "benchmark": _benchmark,
     "reproduce": _reproduce,
     "push": _push,

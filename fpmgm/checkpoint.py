@@ -24,7 +24,9 @@ from fpmgm.guidance import Guidance, GuidanceName
 from fpmgm.names import choose
 from fpmgm.places import BUNDLED as BUNDLED
 from fpmgm.places import convert_hint, find_folder
+from fpmgm.reuse import CHANGED, MASKED, ThreeStateReuse
 from fpmgm.schema import MAX_BUDGET, field_value, read_json, read_object, require, shortened
+from fpmgm.solvers import check_tolerance
 from fpmgm.transitions import TransitionName
 
 SINCE = {"embedding_start", "injection_start"}
@@ -246,8 +248,13 @@ class SavedDefaults:
     temperature: float | None = None
     cfg_weight: float | None = None
     guidance: GuidanceName | None = None
+    reuse_masked: tuple[float, float] | None = None
+    reuse_changed: tuple[float, float] | None = None
+    tolerance: float | None = None
 
     def __post_init__(self) -> None:
+        ThreeStateReuse.of(self.reuse_masked or MASKED, self.reuse_changed or CHANGED)
+        check_tolerance(self.tolerance or 0.0)
         Draw(temperature=1.0 if self.temperature is None else self.temperature)
         Guidance(weight=self.cfg_weight or 0.0)
 

@@ -18,7 +18,7 @@ from fpmgm.names import choose
 from fpmgm.positionwise import SOLVES, PositionSettings
 from fpmgm.randomness import Streams
 from fpmgm.remasking import Remasking, RemaskRule, ReMDMCap, ReMDMConf, ReMDMLoop, ReMDMRescale
-from fpmgm.reuse import REUSES, Reuse, ReuseName, ThreeStateReuse, reuse_by_name
+from fpmgm.reuse import CHANGED, MASKED, REUSES, Reuse, ReuseName, ThreeStateReuse, reuse_by_name
 from fpmgm.sampling import Step, Timed, even_times, sample
 from fpmgm.schema import MAX_SAMPLES, require
 from fpmgm.solvers import SOLVERS, Solver, SolverName, check_tolerance, solver_by_name
@@ -40,14 +40,16 @@ class Sampling(PositionSettings):
     reuse: Literal["auto", ReuseName] = "auto"
     """Where the solver of a step starts: at h_pre (none), at the last solution (full), or between the two, by what
     happened to each token (three-state). With auto, it is three-state, and none for a plain stack."""
-    reuse_masked: tuple[float, float] = (0.75, 0.9)
-    """What three-state reuse keeps of the last solution at masked positions, if nothing and if all is visible."""
-    reuse_changed: tuple[float, float] = (0.2, 0.2)
-    """The same two shares at positions whose token has changed."""
+    reuse_masked: tuple[float, float] | None = None
+    """What three-state reuse keeps of the last solution at masked positions, if nothing and if all is visible. With
+    None, generation_config.json says it; if it does not, they are the paper's: 0.75 and 0.9."""
+    reuse_changed: tuple[float, float] | None = None
+    """The same two shares at positions whose token has changed; the paper's are 0.2 and 0.2."""
     solver: SolverName = "picard"
     """What solves the fixed point: picard applies the block again and again; anderson mixes the last results."""
     tolerance: float | None = None
-    """A sequence's solver stops when its relative residual is at most this. With None, it runs all iterations."""
+    """A sequence's solver stops when its relative residual is at most this; with 0 it runs all iterations. With None,
+    generation_config.json says it for three-state reuse; if it does not, all iterations are run."""
     transition: Literal["auto", TransitionName] = "auto"
     """Which masked tokens a step reveals. ancestral: each by chance. confidence: the surest, by what the name says.
     halton: cells of `grid` in Halton order. remdm: as ancestral, and some tokens are masked again. With auto,
@@ -326,22 +328,23 @@ def with_saved_settings(generation: Mapping[str, Any], how: Sampling, grid: tupl
         "transition": "halton" if grid else "ancestral",
         "temperature": 1.0,
         "guidance": "constant",
+        **{"reuse_masked": MASKED, "reuse_changed": CHANGED},
     }
+    if how.reuse not in ("auto", "three-state"):  # what was tuned for three-state reuse does not hold for another
+        saved = {name: value for name, value in saved.items() if name not in TUNED}
     found = {name: saved.get(name, rules.get(name)) for name in OPEN if getattr(how, name) == OPEN[name]}
     if not found.get("cfg_weight", how.cfg_weight):
         found["guidance"] = how.guidance  # a rule of the file has nothing to guide
-    how = replace(how, **{name: value for name, value in found.items() if value is not None})
+    known: dict[str, Any] = {name: value for name, value in found.items() if value is not None}
+    known |= {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
+    how = replace(how, **known)
     return replace(how, grid=grid) if how.transition == "halton" and how.grid is None else how
 
 
-OPEN: dict[str, Any] = {
-    "steps": None,
-    "allocation": "auto",
-    "transition": "auto",
-    "temperature": None,
-    "cfg_weight": None,
-    "guidance": "auto",
-}
+TUNED = ("reuse_masked", "reuse_changed", "tolerance")
+"""What `fpmgm tune-reuse` finds for a model."""
+OPEN: dict[str, Any] = dict.fromkeys(("steps", "temperature", "cfg_weight", *TUNED))
+OPEN |= dict.fromkeys(("allocation", "transition", "guidance"), "auto")
 """The settings that a model's generation_config.json may decide, and how each looks if it is left open."""
 
 
@@ -359,15 +362,12 @@ def _batches(starts: Sequence[Sequence[int]], batch_size: int) -> Iterator[list[
 
 def _reuse(how: Sampling, cost: Cost) -> Reuse:
     name = ("three-state" if cost.fp else "none") if how.reuse == "auto" else how.reuse
-    (masked_min, masked_max), (changed_min, changed_max) = how.reuse_masked, how.reuse_changed
-    is_default = (how.reuse_masked, how.reuse_changed) == (Sampling.reuse_masked, Sampling.reuse_changed)
-    if is_default:
+    masked, changed = how.reuse_masked or MASKED, how.reuse_changed or CHANGED
+    if (masked, changed) == (MASKED, CHANGED):
         return reuse_by_name(name)
     if name != "three-state":
         raise ValueError(f"reuse_masked and reuse_changed are for three-state reuse, and reuse is {name}")
-    return ThreeStateReuse(
-        masked_min=masked_min, masked_max=masked_max, changed_min=changed_min, changed_max=changed_max
-    )
+    return ThreeStateReuse.of(masked, changed)
 
 
 def _guidance(how: Sampling) -> Guidance:

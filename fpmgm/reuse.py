@@ -9,6 +9,8 @@ from torch.nn import functional as F  # noqa: N812
 from fpmgm.names import choose
 from fpmgm.types import Hidden, Solved, Tokens
 
+Shares = tuple[float, float]
+
 
 @runtime_checkable
 class Reuse(Protocol):
@@ -39,6 +41,11 @@ class ThreeStateReuse:
     changed_min: float = 0.2
     changed_max: float = 0.2
 
+    @classmethod
+    def of(cls, masked: Shares, changed: Shares) -> "ThreeStateReuse":
+        """With these shares at masked and at changed positions, if nothing and if all is visible."""
+        return cls(masked_min=masked[0], masked_max=masked[1], changed_min=changed[0], changed_max=changed[1])
+
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
@@ -58,6 +65,9 @@ class ThreeStateReuse:
         return torch.lerp(h_pre, last.h_star, gamma.to(h_pre.dtype).unsqueeze(-1))
 
 
+MASKED: Shares = (ThreeStateReuse.masked_min, ThreeStateReuse.masked_max)
+CHANGED: Shares = (ThreeStateReuse.changed_min, ThreeStateReuse.changed_max)
+"""The paper's shares at masked positions and at changed ones."""
 three_state_reuse = ThreeStateReuse()
 """Three-state reuse with the paper's coefficients."""
 

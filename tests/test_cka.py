@@ -251,7 +251,7 @@ def test_a_fixed_point_model_is_analysed_by_iterations_and_has_no_map(
     text_model: Model, verse: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text_model.save(tmp_path / "model")
-    command = ["analyse", str(tmp_path / "model"), "--data", verse, "--num-sequences", "4"]
+    command = ["analyse", str(tmp_path / "model"), "cka", "--data", verse, "--num-sequences", "4"]
     assert main([*command, "--json", "--out", str(tmp_path / "out")]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["layers"] == ["pre 1", *(f"iteration {index}" for index in range(1, 7)), "post 1"]
@@ -262,10 +262,10 @@ def test_a_fixed_point_model_is_analysed_by_iterations_and_has_no_map(
     ("changes", "arguments", "message"),
     [
         ({}, ["ckaa"], "unknown analysis 'ckaa'; did you mean 'cka'?"),
-        ({}, ["--num-sequences", "0"], "0 sequences are asked for; ask for at least 1"),
-        ({}, ["--data", "nowhere.txt"], "no data at 'nowhere.txt'"),
-        ({"codec": None}, [], "the model has no tokenizer"),
-        ({}, ["--out", __file__], "which is a file; give a folder"),
+        ({}, ["cka", "--num-sequences", "0"], "0 sequences are asked for; ask for at least 1"),
+        ({}, ["cka", "--data", "nowhere.txt"], "no data at 'nowhere.txt'"),
+        ({"codec": None}, ["cka"], "the model has no tokenizer"),
+        ({}, ["cka", "--out", __file__], "which is a file; give a folder"),
     ],
 )
 def test_wrong_input_to_analyse_gets_one_line_and_exit_code_2(
@@ -292,7 +292,7 @@ def test_convert_with_the_map_auto_takes_the_map_that_analyse_finds(
     model = plain_model(text_model, small_model)
     let_only_layer_3_do_much(model.denoiser)
     model.save(tmp_path / "model")
-    assert main(["analyse", str(tmp_path / "model"), "--data", verse, "--json"]) == 0
+    assert main(["analyse", str(tmp_path / "model"), "cka", "--data", verse, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["map"] == "1/3/4"
     command = ["convert", str(tmp_path / "model"), str(tmp_path / "fp"), "--map", "auto", "--data", verse]
     assert main([*command, "--json"]) == 0

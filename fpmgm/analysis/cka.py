@@ -1,8 +1,9 @@
 """Linear CKA between the layers of a denoiser: which of them see the tokens alike, and where that changes."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain, combinations_with_replacement
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -162,3 +163,18 @@ def map_of(similarity: Similarity) -> LayerMap:
         raise ValueError(f"a layer map is chosen among at least 3 layers, and the model has {len(similarity)}")
     late = strongest_boundary(similarity, num_late=2).after + 1
     return LayerMap((1,), (late,), (len(similarity),))
+
+
+def summary(similarity: LayerSimilarity, *, is_plain: bool) -> dict[str, Any]:
+    """What CKA says of the layers, as JSON can hold it; a map only of a plain stack of three layers or more."""
+    mean = similarity.mean
+    return {
+        "layers": similarity.layers,
+        "times": similarity.times,
+        "cka": mean.tolist(),
+        "cka_by_time": similarity.by_time.tolist(),
+        "consecutive": mean.diagonal(1).tolist(),
+        "boundary": asdict(strongest_boundary(mean)),
+        "boundary_by_time": [strongest_boundary(at).after for at in similarity.by_time],
+        "map": str(map_of(mean)) if is_plain and len(mean) >= 3 else "",
+    }

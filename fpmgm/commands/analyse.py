@@ -3,13 +3,13 @@
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
-from fpmgm.analysis.cka import LayerSimilarity, layer_similarity, map_of, strongest_boundary
+from fpmgm.analysis.cka import layer_similarity, summary
 from fpmgm.analysis.plots import consecutive_plot, similarity_heat_map
 from fpmgm.checkpoint import Model, load
 from fpmgm.commands import open_console
@@ -94,21 +94,6 @@ def analyse_cka(command: AnalyseCommand, model: Model) -> None:
 def announce_time(t: float) -> None:
     """Say at which time layers are being compared."""
     print(f"comparing layers at t = {t}", file=sys.stderr)
-
-
-def summary(similarity: LayerSimilarity, *, is_plain: bool) -> dict[str, Any]:
-    """What CKA says of the layers, as JSON can hold it; a map only of a plain stack of three layers or more."""
-    mean = similarity.mean
-    return {
-        "layers": similarity.layers,
-        "times": similarity.times,
-        "cka": mean.tolist(),
-        "cka_by_time": similarity.by_time.tolist(),
-        "consecutive": mean.diagonal(1).tolist(),
-        "boundary": asdict(strongest_boundary(mean)),
-        "boundary_by_time": [strongest_boundary(at).after for at in similarity.by_time],
-        "map": str(map_of(mean)) if is_plain and len(mean) >= 3 else "",
-    }
 
 
 def describe_cka(found: dict[str, Any]) -> list[str]:
