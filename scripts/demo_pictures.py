@@ -37,7 +37,7 @@ def main(names: list[str]) -> None:
         with sync_playwright() as driver:
             path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
             browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
-            page = browser.new_page(viewport={"width": 1180, "height": 900})
+            page = browser.new_page(viewport={"width": 1300, "height": 1000})
             page.set_default_timeout(300_000)
             page.goto(f"http://127.0.0.1:{port}")
             take_text(page, texts)
@@ -98,7 +98,7 @@ def save(page: Any, name: str) -> None:
     page.mouse.move(0, 0)
     page.evaluate("document.activeElement.blur(); window.scrollTo(0, 0)")
     page.screenshot(path=file)
-    Image.open(file).convert("RGB").quantize(128).save(file, optimize=True)
+    Image.open(file).convert("RGB").quantize(256).save(file, optimize=True)
     assert file.stat().st_size < LARGEST, f"{file} has {file.stat().st_size} bytes"
     print(f"{file}: {file.stat().st_size:,} bytes")
 

@@ -11,7 +11,7 @@ from fpmgm.demo.frames import Recording
 from fpmgm.demo.limits import ANY_CLASS, IMAGE_ORDERS, LARGEST_SEED, ImageRequest, Limits
 from fpmgm.demo.offers import Offers
 from fpmgm.demo.painted import EDITOR, PAINTED, REGIONS, for_editor
-from fpmgm.demo.runner import Runner, refused
+from fpmgm.demo.runner import Runner
 from fpmgm.demo.shows import draw_images, fill_in, image_drawing, num_positions, view_at
 from fpmgm.demo.stage import EMPTY
 
@@ -113,9 +113,8 @@ def _drawing(offers: Offers, limits: Limits, runner: Runner) -> Any:
     drawing = image_drawing(offers)
 
     def fpmgm_draw(request: gr.Request, model: Any, *values: Any) -> Iterator[Any]:
-        with refused():
-            asked = draw_images(offers, limits, model, _request(values))
-            yield from runner.views(asked, drawing, request, "draw")
+        form = _request(values)
+        yield from runner.views(lambda: draw_images(offers, limits, model, form), drawing, request, "draw")
 
     return fpmgm_draw
 
@@ -125,9 +124,10 @@ def _filling(offers: Offers, limits: Limits, runner: Runner) -> Any:
 
     def fpmgm_fill_in(request: gr.Request, model: Any, *values: Any) -> Iterator[Any]:
         *settings, edited, region = values
-        with refused():
-            asked = fill_in(offers, limits, model, _request(tuple(settings)), edited, region)
-            yield from runner.views(asked, drawing, request, "fill_in")
+        form = _request(tuple(settings))
+        yield from runner.views(
+            lambda: fill_in(offers, limits, model, form, edited, region), drawing, request, "fill_in"
+        )
 
     return fpmgm_fill_in
 

@@ -74,6 +74,10 @@ CSS = """
 .fp-table thead th { border-bottom-width: 2px; }
 .fp-table th:first-child, .fp-table td:first-child { text-align: left; }
 .fp-note { color: var(--body-text-color); max-width: 75ch; margin: .75rem 0; }
+.fp-refusal { border-left: 4px solid var(--fp-remasked); background: var(--fp-remasked-paper);
+  color: var(--fp-remasked); padding: .75rem 1rem; border-radius: 6px; font-weight: 600; }
+#fp-text-view .error, #fp-images-view .error { display: none; }
+#fp-text-view .clear-status, #fp-images-view .clear-status { display: none; }
 footer { opacity: .85; }
 """
 

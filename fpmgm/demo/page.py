@@ -9,7 +9,7 @@ from fpmgm.demo.limits import Limits
 from fpmgm.demo.look import look
 from fpmgm.demo.measured import card_of, measured_of
 from fpmgm.demo.offers import Offers, chosen, of_kind
-from fpmgm.demo.runner import Runner, refused
+from fpmgm.demo.runner import Runner
 from fpmgm.demo.text_tab import text_tab
 
 TITLE = "fpmgm: watch fixed-point masked models"
@@ -67,8 +67,7 @@ def _measured_tab(offers: Offers) -> None:
         card = gr.Markdown(card_of(offers[names[0]]))
 
     def seen(name: Any) -> tuple[str, str]:
-        with refused():
-            offer = chosen(offers, name)
-            return measured_of(offer), card_of(offer)
+        offer = chosen(offers, name)
+        return measured_of(offer), card_of(offer)
 
     model.change(seen, model, [view, card], queue=False, show_progress="hidden", api_visibility="private")

@@ -1,14 +1,13 @@
 """Between buttons and runs: one run at a time for all visitors, each with a button that stops it."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import gradio as gr
 
 from fpmgm.demo.limits import sentence
 from fpmgm.demo.shows import Asked, num_positions, run
-from fpmgm.demo.stage import Draw
+from fpmgm.demo.stage import Draw, refusal
 from fpmgm.demo.stops import Stops
 
 MODEL = "fpmgm-model"
@@ -54,20 +53,24 @@ class Runner:
             api_name=tab,
             concurrency_id=MODEL,
             concurrency_limit=1,
-            show_progress="minimal",
+            show_progress="full",
             show_progress_on=outputs[0],
             preprocess=has_files,
         )
         stop.click(end, **quiet)
 
-    def views(self, asked: Asked, drawing: Draw, request: gr.Request, tab: str) -> Iterator[Any]:
-        """What view, slider and memory show, step by step."""
-        for view, recordings in run(asked, drawing, self.stops, visitor_of(request), tab):
-            if recordings is None:
-                yield view, gr.skip(), gr.skip()
-            else:
-                most = num_positions(recordings)
-                yield view, gr.update(maximum=max(1, most), value=most, interactive=most > 0), recordings
+    def views(self, ask: Callable[[], Asked], drawing: Draw, request: gr.Request, tab: str) -> Iterator[Any]:
+        """What view, slider and memory show, step by step. What is wrong with a request is told in the view too."""
+        try:
+            for view, recordings in run(ask(), drawing, self.stops, visitor_of(request), tab):
+                if recordings is None:
+                    yield view, gr.skip(), gr.skip()
+                else:
+                    most = num_positions(recordings)
+                    yield view, gr.update(maximum=max(1, most), value=most, interactive=most > 0), recordings
+        except (ValueError, FloatingPointError) as error:
+            yield refusal(sentence(error)), gr.update(interactive=False), []
+            raise gr.Error(sentence(error), print_exception=False) from None
 
     def leave(self, request: gr.Request) -> None:
         """A visitor has closed the page."""
@@ -77,12 +80,3 @@ class Runner:
 def visitor_of(request: gr.Request) -> str:
     """What tells a visitor from others."""
     return str(request.session_hash or "")
-
-
-@contextmanager
-def refused() -> Iterator[None]:
-    """What is wrong with a request is told to the visitor in a sentence."""
-    try:
-        yield
-    except (ValueError, FloatingPointError) as error:
-        raise gr.Error(sentence(error), title="Please change the request", duration=20, print_exception=False) from None

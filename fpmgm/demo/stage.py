@@ -12,6 +12,11 @@ Draw = Callable[[Recording, Frame], str]
 """What a run has made, as HTML."""
 
 
+def refusal(words: str) -> str:
+    """Why a request is refused."""
+    return f'<div class="fp-stage"><p class="fp-refusal" role="alert">{escape(words)}</p></div>'
+
+
 def stage(recordings: Sequence[Recording], draw: Draw, *, share: float, is_running: bool = False) -> str:
     """The runs side by side, each as it was after that share of its steps."""
     frames = [recording.at(share) for recording in recordings]

@@ -9,7 +9,7 @@ from fpmgm.budget import ALLOCATIONS
 from fpmgm.demo.frames import Recording
 from fpmgm.demo.limits import LARGEST_SEED, MODES, TEXT_ORDERS, Limits, TextRequest, Way
 from fpmgm.demo.offers import Offers
-from fpmgm.demo.runner import Runner, refused
+from fpmgm.demo.runner import Runner
 from fpmgm.demo.shows import num_positions, text_drawing, view_at, write
 from fpmgm.demo.stage import EMPTY
 from fpmgm.demo.tokens import legend
@@ -92,9 +92,8 @@ def _writing(offers: Offers, limits: Limits, runner: Runner) -> Any:
     ) -> Iterator[Any]:
         first, (compare, other, *second) = rest[:num_ways], rest[num_ways:]
         sides = [(model, _way(first))] + ([(other, _way(tuple(second)))] if compare is True else [])
-        with refused():
-            asked = write(offers, limits, TextRequest(mode=mode, text=text, budget=budget, seed=seed), sides)
-            yield from runner.views(asked, drawing, request, "write")
+        form = TextRequest(mode=mode, text=text, budget=budget, seed=seed)
+        yield from runner.views(lambda: write(offers, limits, form, sides), drawing, request, "write")
 
     return fpmgm_write
 
