@@ -15,6 +15,7 @@ from fpmgm.checkpoint import Model, load
 from fpmgm.evaluation import sweep
 from fpmgm.evaluation.evaluator import evaluator_for
 from fpmgm.evaluation.frontier import compare
+from fpmgm.evaluation.frontier_asked import Frontiers
 from fpmgm.evaluation.frontier_page import card_lines, store_report
 from fpmgm.evaluation.frontiers import sampled_frontier
 from fpmgm.evaluation.rows import read_rows
@@ -88,9 +89,10 @@ def test_the_command_compares_models_at_equal_entropy_and_a_second_call_measures
 
 
 def test_rows_hold_each_sample_and_rows_without_are_measured_again(made: Path) -> None:
-    assert main(command(made, ["one"])) == 0
-    file = made / "out" / "frontier.jsonl"
-    rows = read_rows(file)
+    cells = Frontiers(models=(str(made / "one"),), **settings(made)).cells()
+    evaluator = evaluator_for("text", judge=str(made / "judge"))
+    protocol, file = sweep.Protocol(num_samples=8, evaluator=evaluator, keeps_samples=True), made / "rows.jsonl"
+    rows = sweep.run_sweep(cells, protocol, file)
     for row in rows:
         assert len(row.per_sample["nats"]) == len(row.per_sample["entropy"]) == 8
         mean = np.mean([each for each in row.per_sample["nats"] if each is not None])
@@ -98,10 +100,8 @@ def test_rows_hold_each_sample_and_rows_without_are_measured_again(made: Path) -
     old = [json.loads(line) for line in file.read_text().splitlines()]
     old[0].pop("per_sample")
     file.write_text("".join(json.dumps(line) + "\n" for line in old))
-    assert main(command(made, ["one"])) == 0
-    after = read_rows(file)
-    assert [row.key for row in after] == [*(row.key for row in rows), rows[0].key]
-    assert after[-1].per_sample == rows[0].per_sample
+    assert sweep.run_sweep(cells, protocol, file)[0].per_sample == rows[0].per_sample
+    assert [row.key for row in read_rows(file)] == [*(row.key for row in rows), rows[0].key]
 
 
 def test_a_frontier_of_runs_takes_a_model_a_seed_and_others_are_compared_by_it(made: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_frontier_in_memory_is_that_of_the_command(made: Path) -> None:
 
 
 def test_a_report_keeps_the_frontier_of_a_model_and_its_card_shows_it(made: Path) -> None:
-    found = fpmgm.frontier([str(made / name) for name in ("one", "two")], **settings(made))
+    found = fpmgm.frontier([str(made / name) for name in ("one", "two")], **settings(made, out=""))
     (made / "report.json").write_text('{"validation": []}')
     store_report(made / "report.json", found, "two")
     report = json.loads((made / "report.json").read_text())
@@ -148,7 +148,7 @@ def test_evaluate_opens_with_the_frontier_if_it_is_asked_for(made: Path, capsys:
 
 def test_frontiers_are_swept_along_top_p_too(made: Path) -> None:
     found = fpmgm.frontier(
-        str(made / "one"), **settings(made, top_ps=(0.5, 1.0), temperatures=(0.7, 0.8, 0.9, 1.0, 1.1))
+        str(made / "one"), **settings(made, out="", top_ps=(0.5, 1.0), temperatures=(0.7, 0.8, 0.9, 1.0, 1.1))
     )
     assert [(row.sampling.top_p, row.sampling.temperature) for row in found.rows] == [(0.5, 1.0), (1.0, 1.0)]
     assert not found.pairs
@@ -242,8 +242,8 @@ def test_a_judge_of_exact_ids_refuses_a_model_of_other_symbols(
 
 
 def test_draws_in_float32_stand_in_rows_of_their_own(made: Path) -> None:
-    found = fpmgm.frontier(str(made / "one"), **settings(made))
-    low = fpmgm.frontier(str(made / "one"), **settings(made, dtype="float32"))
+    found = fpmgm.frontier(str(made / "one"), **settings(made, out=""))
+    low = fpmgm.frontier(str(made / "one"), **settings(made, out="", dtype="float32"))
     assert {row.sampling.precision for row in low.rows} == {"float32"}
     assert {row.key for row in found.rows}.isdisjoint(row.key for row in low.rows)
     assert low.as_json()["dtype"] == "float32"
