@@ -141,9 +141,13 @@ def test_a_report_keeps_the_frontier_of_a_model_and_its_card_shows_it(made: Path
 
 def test_evaluate_opens_with_the_frontier_if_it_is_asked_for(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["evaluate", *(str(made / name) for name in ("one", "two")), "--judge", str(made / "judge")]
-    assert main([*words, "--data", "", "--budgets", "6", "--num-samples", "8", "--frontier"]) == 0
+    words += ["--data", "", "--budgets", "6", "--num-samples", "8"]
+    assert main([*words, "--frontier"]) == 0
     shown = capsys.readouterr().out
     assert 0 < shown.index("at equal entropy") < shown.index("samples a row")
+    assert "--frontier" not in shown
+    assert main(words) == 0
+    assert "--frontier compares models at equal entropy" in " ".join(capsys.readouterr().out.split())
 
 
 def test_frontiers_are_swept_along_top_p_too(made: Path) -> None:

@@ -21,6 +21,12 @@ from fpmgm.evaluation.swept import Sweep, measure
 from fpmgm.evaluation.tables import Column, model_column, terminal_table
 from fpmgm.names import short_names
 
+GENERATIVE = "perplexity_per_sample"
+ONE_TEMPERATURE = (
+    "These rows have one temperature each, and colder samples of any model have a lower generative perplexity. "
+    "--frontier compares models at equal entropy."
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateCommand(TaskOptions):
@@ -51,6 +57,8 @@ def run_evaluate(command: EvaluateCommand) -> None:
         _print_validation(console, each)
     columns = measured_columns(found.samples, is_short=True)
     print_rows(console, found.samples, (*COSTS, *columns))
+    if len(command.models) > 1 and found.frontier is None and GENERATIVE in found.samples[0].metrics:
+        console.print(ONE_TEMPERATURE)
     if found.matched:
         console.print(f"At the entropy of {short_names(command.models)[command.models[0]]}, by {command.match}:")
         print_rows(console, found.matched, (*COSTS[:2], *MATCHED, *columns))
