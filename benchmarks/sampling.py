@@ -4,6 +4,8 @@ MDLM-small (12 blocks, 768 wide, GPT-2's vocabulary) and its 1/1/1 fixed-point f
 4, 2 threads. Contestants are interleaved; each ratio is the median over rounds of the ratio within a round.
 The textbook sampler is MDLM's rule written down plainly: all logits, SUBS and a float64 draw over (B, L, V) at every
 step. It is timed at the first budget only: a step costs it the same at every budget.
+Names that end in `_resting` solve `changed-and-masked`, those in `_bare` do so without a whole first iteration of each
+step. `infill` is the same fixed-point network filling in sequences of which half is given.
 """
 
 import argparse
@@ -20,6 +22,7 @@ from torch import Tensor
 from fpmgm import Denoiser, MDLMConfig, even_times
 from fpmgm.evaluation.latency import Timing, interleave
 from fpmgm.experiments.workloads import draw, random_denoiser
+from fpmgm.positionwise import Where
 from fpmgm.provenance import provenance
 from fpmgm.types import Places
 
@@ -27,6 +30,9 @@ BUDGETS = (96, 192, 384)
 MDLM = MDLMConfig(length=256, dropout=0.0)
 COFRE = replace(MDLM, num_pre=1, num_fp=1, num_post=1)
 LINEAR = replace(COFRE, injection="linear")
+RESTING = Where()
+BARE = Where(whole_first=False)
+AGAINST_MDLM = ("cofre", "cofre_resting", "cofre_bare", "cofre_linear", "cofre_linear_resting", "cofre_linear_bare")
 
 
 class Textbook:
@@ -70,6 +76,12 @@ class Textbook:
         return now
 
 
+def rested(name: str, sampler: Callable[..., object]) -> dict[str, Callable[[int, int], object]]:
+    """A sampler at all positions, and where it matters."""
+    resting, bare = partial(sampler, where=RESTING), partial(sampler, where=BARE)
+    return {name: sampler, f"{name}_resting": resting, f"{name}_bare": bare}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=9)
@@ -77,13 +89,14 @@ def main() -> None:
     parser.add_argument("--budgets", type=int, nargs="+", default=BUDGETS)
     arguments = parser.parse_args()
     torch.set_num_threads(2)
-    plain = random_denoiser(MDLM)
+    plain, fixed_point = random_denoiser(MDLM), random_denoiser(COFRE)
     textbook = Textbook(plain)
     contestants: dict[str, Callable[[int, int], object]] = {
         "textbook": textbook,
         "mdlm": partial(draw, plain),
-        "cofre": partial(draw, random_denoiser(COFRE)),
-        "cofre_linear": partial(draw, random_denoiser(LINEAR)),
+        **rested("cofre", partial(draw, fixed_point)),
+        **rested("cofre_linear", partial(draw, random_denoiser(LINEAR))),
+        **rested("infill", partial(draw, fixed_point, given=0.5)),
     }
     print(json.dumps(provenance()))
     found: dict[int, dict[str, Timing]] = {}
@@ -92,18 +105,19 @@ def main() -> None:
         runs = {name: partial(contestants[name], arguments.batch, budget) for name in names}
         found[budget] = interleave(runs, arguments.repeats)
         for name, timing in found[budget].items():
-            print(f"budget {budget:4} {name:13} {timing}", flush=True)
+            print(f"budget {budget:4} {name:20} {timing}", flush=True)
     total = sum(textbook.parts.values())
     print("textbook: " + ", ".join(f"{part} {spent / total:.0%}" for part, spent in textbook.parts.items()))
 
-    def by_budget(name: str) -> dict[str, float]:
-        return {str(budget): round(timings[name].against(timings["mdlm"]), 3) for budget, timings in found.items()}
+    def by_budget(name: str, other: str = "mdlm") -> dict[str, float]:
+        return {str(budget): round(timings[name].against(timings[other]), 3) for budget, timings in found.items()}
 
     first = found[arguments.budgets[0]]
     result = {
         "mdlm_vs_textbook": round(first["mdlm"].against(first["textbook"]), 3),
-        "cofre_vs_mdlm": by_budget("cofre"),
-        "cofre_linear_vs_mdlm": by_budget("cofre_linear"),
+        **{f"{name}_vs_mdlm": by_budget(name) for name in AGAINST_MDLM},
+        "infill_resting_vs_infill": by_budget("infill_resting", "infill"),
+        "infill_bare_vs_infill": by_budget("infill_bare", "infill"),
         "cofre_vs_textbook": round(first["cofre"].against(first["textbook"]), 3),
     }
     print(json.dumps(result))

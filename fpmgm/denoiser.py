@@ -101,7 +101,7 @@ class PartialMap:
     """
 
     denoiser: "Denoiser"
-    constant: Constant
+    constant: Constant  # of these places, as of one sequence; with several blocks, of all
     cond: Any
     places: Places
     kept: Any
@@ -123,7 +123,7 @@ class PartialMap:
 
     def _read(self, h: Hidden) -> Features:
         """What the first block reads at these places."""
-        return self.denoiser.inject(self.places.take(h)[None], self.places.take(self.constant)[None])[0]
+        return self.denoiser.inject(self.places.take(h)[None], self.constant)[0]
 
     @property
     def _backbone(self) -> KeepsKeys:
@@ -151,7 +151,9 @@ class FixedPointMap:
 
     def part(self, places: Places, kept: Any) -> PartialMap:
         """The map at those places. Their keys and values go into `kept`, which `keys_for` gave."""
-        return PartialMap(self.denoiser, self.constant, self.cond, places, kept)
+        is_one_block = len(self.denoiser.fixed_point_range) == 1
+        constant = places.take(self.constant)[None] if is_one_block else self.constant
+        return PartialMap(self.denoiser, constant, self.cond, places, kept)
 
 
 class Denoised(NamedTuple):

@@ -128,6 +128,7 @@ def _run_sample_texts(command: SampleCommand, model: Model, settings: dict[str, 
     texts = out.whole if command.whole else out.texts
     if command.json:
         found = {"texts": texts, "block_evals": out.block_evals, "seconds": out.seconds, "steps": out.steps}
+        found["position_blocks"] = out.position_blocks
         print(json.dumps({**found, "settings": {"model": command.model, **asdict(out.sampling)}}))
         return
     for index, text in enumerate(texts):

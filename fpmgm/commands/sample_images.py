@@ -67,7 +67,8 @@ def run_sample_images(command: "SampleCommand", model: Model, codec: ImageCodec,
         files.append(_animate(Path(command.animate), recorder, codec, out, command.num_samples))
     if command.json:
         found = {"codes": out.tokens, "classes": classes, "files": list(map(str, files))}
-        spent = {"block_evals": out.block_evals, "seconds": out.seconds, "steps": out.steps}
+        spent = {"block_evals": out.block_evals, "position_blocks": out.position_blocks, "seconds": out.seconds}
+        spent["steps"] = out.steps
         print(json.dumps({**found, **spent, "settings": {"model": command.model, **asdict(out.sampling)}}))
         return
     if not command.out:

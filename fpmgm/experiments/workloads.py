@@ -12,6 +12,7 @@ from fpmgm.denoiser import Denoiser
 from fpmgm.evaluation.latency import peak_bytes
 from fpmgm.gradients import IterationCounts
 from fpmgm.objectives import MaskedCrossEntropy
+from fpmgm.positionwise import Where
 from fpmgm.randomness import Streams, generator
 from fpmgm.reuse import no_reuse, three_state_reuse
 from fpmgm.sampling import Sampled, even_times, masked_start, sample
@@ -40,19 +41,38 @@ def labels_for(denoiser: Denoiser, batch_size: int) -> Labels | None:
     return torch.arange(batch_size, device=device) % num_classes if num_classes else None
 
 
-def draw(denoiser: Denoiser, batch_size: int, budget: int, transition: Transition | None = None) -> Sampled:
-    """Sample from nothing; ancestrally if no other rule is given."""
+def draw(
+    denoiser: Denoiser,
+    batch_size: int,
+    budget: int,
+    transition: Transition | None = None,
+    *,
+    where: Where | None = None,
+    given: float = 0.0,
+) -> Sampled:
+    """Sample from nothing, or from a share of tokens that are given; ancestrally if no other rule is given."""
     spending = plan(budget, denoiser.cost)
     return sample(
         denoiser,
-        masked_start(denoiser, [[]] * batch_size),
+        masked_start(denoiser, [_some_given(denoiser, given)] * batch_size),
         times=even_times(spending.num_steps),
         iterations=spending.iterations,
         transition=transition or Ancestral(),
         label=labels_for(denoiser, batch_size),
         reuse=three_state_reuse if denoiser.cost.fp else no_reuse,
+        where=where,
         rng=Streams.of(0, range(batch_size)),
     )
+
+
+def _some_given(denoiser: Denoiser, share: float) -> list[int]:
+    """A sequence of which that share is visible, spread by chance."""
+    if not share:
+        return []
+    rng = generator(0, 1)
+    visible = torch.rand(denoiser.max_length, generator=rng) < share
+    tokens = torch.randint(0, denoiser.mask_id, (denoiser.max_length,), generator=rng)
+    return tokens.masked_fill(~visible, denoiser.mask_id).tolist()
 
 
 class Updater:
