@@ -118,7 +118,7 @@ def keep_iterations(into: list[list[int]], step: Step) -> None:
     into.append(step.solution.num_iters.tolist())
 
 
-@pytest.mark.parametrize("tolerance", [None, 0.2])
+@pytest.mark.parametrize("tolerance", [None, 0.5])
 def test_the_sampler_gets_from_a_followed_solve_what_picard_gives(small_model: Build, tolerance: float | None) -> None:
     denoiser = small_model()
     z = torch.full((3, 16), denoiser.mask_id)
@@ -139,6 +139,7 @@ def test_the_sampler_gets_from_a_followed_solve_what_picard_gives(small_model: B
     ]
     assert torch.equal(found[0].z, found[1].z)
     assert spent[0] == spent[1]
+    assert (spent[0] == [[4] * 3, [3] * 3, [3] * 3, [2] * 3]) is (tolerance is None)
 
 
 def test_a_course_draws_what_generate_draws(text_model: Model) -> None:
@@ -157,9 +158,10 @@ def test_guided_steps_count_both_halves_if_both_steps_have_them(rule: Any, begin
     assert all(math.isfinite(each) for each in starts.start[0])
 
 
-def test_lagged_kl_and_change_of_logits_are_those_of_the_tables_rows() -> None:
+@pytest.mark.parametrize("over", ["later", "earlier"])
+def test_lagged_kl_and_change_of_logits_are_those_of_the_tables_rows(over: Any) -> None:
     denoiser = given_fixed_point()
-    reader, seen = Reader(denoiser, 8, (1, 2, 3)), []
+    reader, seen = Reader(denoiser, 8, (1, 2, 3), over), []
 
     def on_step(step: Step) -> None:
         reader(step, None)
@@ -176,6 +178,7 @@ def test_lagged_kl_and_change_of_logits_are_those_of_the_tables_rows() -> None:
                 for position in range(LENGTH):
                     if before[row, position] == MASK == after[row, position]:
                         q, p = (table[tuple(z[row].tolist())][position] for z in (before, after))
+                        q, p = (q, p) if over == "later" else (p, q)
                         counts[row, place] += 1
                         sums[row, place] += float((p * (p.log() - q.log())).sum())
                         changes[row] += float((p.log() - q.log()).std(correction=0)) if lag == 1 else 0.0

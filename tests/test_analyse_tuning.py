@@ -11,9 +11,10 @@ import pytest
 
 from fpmgm.__main__ import main
 from fpmgm.analysis import tuning
-from fpmgm.analysis.tuning import Checked, Proposal, Tuning, save_proposal, tune
+from fpmgm.analysis.tuning import Checked, Proposal, Tuned, Tuning, finish, save_proposal, tune
 from fpmgm.backbones.dit import as_mdlm
 from fpmgm.checkpoint import BUNDLED, Model, load, read_generation
+from fpmgm.commands.tune_reuse import described
 from fpmgm.evaluation.intervals import Interval
 from fpmgm.generation import Sampling, generate, with_saved_settings
 from fpmgm.reuse import CHANGED, MASKED
@@ -22,6 +23,7 @@ from tests.images import small_image_model
 
 TINY: dict[str, Any] = {"budget": 12, "num_fitted": 2, "num_samples": 3, "depth": 5}
 WORDS = ["--budget", "12", "--num-fitted", "2", "--num-samples", "3", "--depth", "5"]
+NONE = {"seeds": [1], "num_samples": 3}
 SAVED = {"reuse_masked": [0.5, 0.6], "reuse_changed": [0.1, 0.1], "tolerance": 0.2}
 FILE = {"defaults": SAVED, "budgets": {"24": {"steps": 3, "allocation": "fixed"}}}
 
@@ -115,7 +117,7 @@ def test_the_command_proposes_checks_and_saves_and_sampling_then_uses_it(
     assert found["block_evals"][1] <= found["block_evals"][0] == 12
 
 
-def test_a_judge_reads_texts_and_what_is_not_shown_to_be_no_worse_is_not_saved(
+def test_a_judge_reads_texts_and_both_numbers_are_told(
     text_model: Model, small_model: Build, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     causal: dict[str, Any] = {"num_pre": 2, "num_fp": 0, "num_post": 0, "is_causal": True}
@@ -123,15 +125,39 @@ def test_a_judge_reads_texts_and_what_is_not_shown_to_be_no_worse_is_not_saved(
     sizes = {"vocab_size": config.vocab_size, "mask_id": config.mask_id, "length": config.length}
     replace(text_model, denoiser=small_model(**sizes, **causal), config=config).save(tmp_path / "judge")
     text_model.save(tmp_path / "model")
-    before = (tmp_path / "model" / "generation_config.json").read_text()
     command = ["tune-reuse", str(tmp_path / "model"), *WORDS, "--num-seeds", "1", "--judge", str(tmp_path / "judge")]
-    assert main([*command, "--margin", "0", "--slack", "0.5", "--save"]) == 0
+    assert main(command) == 0
     printed = capsys.readouterr().out
-    assert "proposed:    masked" in printed
-    assert "log generative perplexity" in printed
-    if "saved in" not in printed:
-        assert "nothing was saved" in printed
-        assert (tmp_path / "model" / "generation_config.json").read_text() == before
+    for words in (
+        "the paper's: masked 0.75 to 0.9, changed 0.2, tolerance none",
+        "proposed:    masked",
+        "unigram entropy:",
+    ):
+        assert words in printed
+    assert "log generative perplexity: " in printed
+    assert "saved" not in printed
+
+
+def test_only_what_is_shown_to_be_no_worse_is_saved(text_model: Model, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    text_model.save(folder)
+    asked = Tuning(model=str(folder), save=True, **TINY)
+    for high, is_saved in ((0.06, False), (0.04, True)):
+        difference = Interval(value=0.0, low=-0.1, high=high)
+        check = Checked(name="nats", default=1.0, proposed=1.0, difference=difference, limit=0.05, best="lowest")
+        proposal = Proposal(reuse_masked=(0.6, 0.7))
+        tuned = Tuned(
+            model=str(folder),
+            proposal=proposal,
+            checks=(check,),
+            block_evals=(12.0, 12.0),
+            protocol={"checked_on": NONE},
+        )
+        found = finish(asked, tuned)
+        assert (found.saved is not None) is is_saved
+        assert ("defaults" in read_generation(folder)) is is_saved
+        lines = list(described(found, asks_to_save=True))
+        assert lines[-1].startswith("saved in" if is_saved else "nothing was saved: the proposal is not shown")
 
 
 def test_reuse_of_images_is_checked_by_the_distance_to_the_fixed_points(tmp_path: Path) -> None:

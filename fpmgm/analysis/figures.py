@@ -120,9 +120,10 @@ def lagged_figure(found: Lagged, file: Path) -> list[Path]:
             right.plot(found.lags, _gapped(found.kl[0][index]), label=label, **look)
     if found.reduction:
         right.axhline(0, color="black", linewidth=0.8)
-        right.set_ylabel(f"lagged KL of {names[0]} lower\nthan that of {names[1]} by, %")
+        right.set_ylabel(f"reduction of lagged KL, %\n{names[0]} against {names[1]}")
     else:
-        right.set(ylabel="lagged KL(later || step), nats", ylim=(0, None))
+        kind = "KL(later || step)" if found.kl_over == "later" else "KL(step || later)"
+        right.set(ylabel=f"lagged {kind}, nats", ylim=(0, None))
     right.set_xticks(found.lags)
     right.set_xlabel("lag, in steps")
     _legend(right)

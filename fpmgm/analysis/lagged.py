@@ -6,7 +6,7 @@ Of one model, or of two models that read the same inputs.
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +20,8 @@ from fpmgm.sampling import Step
 from fpmgm.types import Labels, Logits, PerChoice, Places, Positions, Tokens
 
 LAGS = (1, 2, 3, 4)
+Over = Literal["later", "earlier"]
+"""Whose distribution a KL is averaged over: KL(later step || step), or KL(step || later step)."""
 
 Ends = tuple[float, float]
 
@@ -33,8 +35,10 @@ class Lagged:
     lags: tuple[int, ...]
     num_iters: int
     """Solver iterations of each step."""
+    kl_over: Over = "later"
+    """later: KL(later step || step). earlier: KL(step || later step)."""
     kl: tuple[tuple[tuple[float | None, ...], ...], ...]
-    """KL(later step || step), in nats, by model, number of steps, and lag."""
+    """In nats, by model, number of steps, and lag."""
     change: tuple[tuple[float | None, ...], ...]
     """How much the logits change from a step to the next, by model and number of steps: the standard deviation over
     symbols of the difference, which a constant added to all logits leaves as it is."""
@@ -73,17 +77,17 @@ def says(denoiser: Denoiser, z: Tokens, t: float, label: Labels | None, num_iter
     return Said(is_masked, logits[:, is_symbol])
 
 
-def kl(later: Logits, earlier: Logits) -> PerChoice:
-    """KL(later || earlier) of what is drawn from these logits."""
-    log_p, log_q = later.log_softmax(dim=-1), earlier.log_softmax(dim=-1)
+def kl(over: Logits, other: Logits) -> PerChoice:
+    """KL(over || other) of what is drawn from these logits."""
+    log_p, log_q = over.log_softmax(dim=-1), other.log_softmax(dim=-1)
     return (log_p.exp() * (log_p - log_q)).sum(dim=-1)
 
 
 class Reader:
     """Reads each step of a run with a model, and adds up how what it says differs from what it said before."""
 
-    def __init__(self, denoiser: Denoiser, num_iters: int, lags: Sequence[int]) -> None:
-        self.denoiser, self.num_iters, self.lags = denoiser, num_iters, tuple(lags)
+    def __init__(self, denoiser: Denoiser, num_iters: int, lags: Sequence[int], kl_over: Over = "later") -> None:
+        self.denoiser, self.num_iters, self.lags, self.kl_over = denoiser, num_iters, tuple(lags), kl_over
         self.window: deque[Said] = deque(maxlen=max(lags))
         self.batches: list[Float[Tensor, "3 B K"]] = []
 
@@ -94,7 +98,7 @@ class Reader:
         said = says(self.denoiser, step.z, step.t, label, self.num_iters)
         for place, lag in enumerate(self.lags):
             if lag <= len(self.window):
-                self.batches[-1][:, :, place] += compared(said, self.window[-lag])
+                self.batches[-1][:, :, place] += compared(said, self.window[-lag], self.kl_over)
         self.window.append(said)
 
     @property
@@ -104,14 +108,15 @@ class Reader:
         return Sums(kl=found[0], counts=found[1], change=found[2, :, 0])
 
 
-def compared(later: Said, earlier: Said) -> Float[Tensor, "3 B"]:
+def compared(later: Said, earlier: Said, kl_over: Over = "later") -> Float[Tensor, "3 B"]:
     """Sums by sequence of KL, of positions and of changes of logits, where both are masked."""
     both = later.is_masked & earlier.is_masked
     rows = both.nonzero()[:, 0].cpu()
     now, then = later.logits[both[later.is_masked]], earlier.logits[both[earlier.is_masked]]
     change = (now - then).std(dim=-1, correction=0)
+    nats = kl(now, then) if kl_over == "later" else kl(then, now)
     found = torch.zeros(3, len(both), dtype=torch.float64)
-    for total, values in zip(found, (kl(now, then), torch.ones_like(change), change), strict=True):
+    for total, values in zip(found, (nats, torch.ones_like(change), change), strict=True):
         total.index_add_(0, rows, values.double().cpu())
     return found
 
@@ -123,9 +128,10 @@ def lagged(
     steps: Sequence[int],
     num_iters: int,
     lags: Sequence[int] = LAGS,
+    kl_over: Over = "later",
 ) -> Lagged:
     """Each model samples without reuse, in so many steps; every model reads every step of all of these runs."""
-    by_steps = [_read(courses, num, num_iters, lags) for num in steps]
+    by_steps = [_read(courses, num, num_iters, lags, kl_over) for num in steps]
     pairs = [
         [_reduction(found[0], found[1], place) for place in range(len(lags))] for found in by_steps if len(found) == 2
     ]
@@ -134,6 +140,7 @@ def lagged(
         steps=tuple(steps),
         lags=tuple(lags),
         num_iters=num_iters,
+        kl_over=kl_over,
         kl=tuple(
             tuple(tuple(_ratio(own.kl[:, k], own.counts[:, k]) for k in range(len(lags))) for own in model)
             for model in zip(*by_steps, strict=True)
@@ -147,8 +154,8 @@ def lagged(
     )
 
 
-def _read(courses: Sequence[Course], num_steps: int, num_iters: int, lags: Sequence[int]) -> list[Sums]:
-    readers = [Reader(course.model.denoiser, num_iters, lags) for course in courses]
+def _read(courses: Sequence[Course], num_steps: int, num_iters: int, lags: Sequence[int], kl_over: Over) -> list[Sums]:
+    readers = [Reader(course.model.denoiser, num_iters, lags, kl_over) for course in courses]
 
     def look(step: Step, label: Labels | None) -> None:
         for reader in readers:

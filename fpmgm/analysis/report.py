@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from fpmgm.analysis.cka import LayerSimilarity, layer_similarity, summary
 from fpmgm.analysis.figures import lagged_figure, movement_figure, residual_figure, spent_figure, start_figure
-from fpmgm.analysis.lagged import Lagged, lagged
+from fpmgm.analysis.lagged import Lagged, Over, lagged
 from fpmgm.analysis.observed import Observation, observations
 from fpmgm.analysis.page import Section, page
 from fpmgm.analysis.plots import consecutive_plot, similarity_heat_map
@@ -44,6 +44,8 @@ class Analysis(OnDevice):
     """Numbers of denoising steps in the analyses of what the model says."""
     num_iters: int = 4
     """Solver iterations of each of these steps."""
+    kl_over: Over = "later"
+    """Whose distribution the lagged KL is averaged over: later is KL(later step || step), earlier the reverse."""
     depth: int = 16
     """Solver iterations after which a solution is taken as the fixed point."""
     tolerances: tuple[float, ...] = TOLERANCES
@@ -153,7 +155,7 @@ def analysed(asked: Analysis) -> Report:
     else:
         what = "Residuals, movement, distance from start to solution and iterations under a tolerance"
         left_out.insert(0, f"{what}: {asked.model} is a plain stack, which solves nothing.")
-    found["lagged"] = lagged(courses, names, steps=asked.steps, num_iters=asked.num_iters)
+    found["lagged"] = lagged(courses, names, steps=asked.steps, num_iters=asked.num_iters, kl_over=asked.kl_over)
     similarity = layers() if layers else None
     protocol = _protocol(asked, course)
     report = Report(found=found, seen=observations(found), left_out=tuple(left_out), protocol=protocol)
@@ -206,6 +208,7 @@ def _protocol(asked: Analysis, course: Course) -> dict[str, Any]:
         "tolerances": list(asked.tolerances) if cost.fp else [],
         "steps compared": list(asked.steps),
         "iterations of a compared step": asked.num_iters if cost.fp else 0,
+        "lagged KL is averaged over the": f"{asked.kl_over} step",
         "transition": sampling.transition,
         "temperature": sampling.temperature,
         "guidance weight": sampling.cfg_weight or 0.0,

@@ -37,7 +37,7 @@ class Tuning(OnDevice):
     """Block evaluations of a sequence."""
     num_fitted: int = 16
     """Samples that the proposal is made from."""
-    num_samples: int = 128
+    num_samples: int = 256
     """Samples of each seed that it is checked on."""
     num_seeds: int = 2
     """Seeds that it is checked on, which follow `seed`."""
