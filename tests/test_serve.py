@@ -179,20 +179,21 @@ def traced(rows: list[Row]) -> tuple[list[list[int]], list[tuple[torch.Tensor, l
 
 def test_requests_that_come_together_share_a_run_and_get_what_they_get_alone(model: Model) -> None:
     held = Held(model)
-    prompts = ["the sea", "the sky", "old oak", "and the", "", "sea sea sea"]
+    asked = [("the sea", 24), ("the sky", 24), ("old oak", 24), ("and the", 12), ("", 24), ("sea sea sea", 24)]
     with running(as_served(model, held), pace=Pace(batch_size=4)) as found, ThreadPoolExecutor(8) as pool:
         first = pool.submit(found.complete, prompt="alone", seed=0, fpmgm={"budget": 12})
         until(lambda: found.engine.num_running == 1)
         rest = []
-        for seed, prompt in enumerate(prompts):
-            rest.append(pool.submit(found.complete, prompt=prompt, seed=seed, fpmgm=BUDGET))
+        for seed, (prompt, budget) in enumerate(asked):
+            rest.append(pool.submit(found.complete, prompt=prompt, seed=seed, fpmgm={"budget": budget}))
             until(lambda: found.engine.num_waiting == len(rest))
         held.door.set()
         texts = [each.result().choices[0].text for each in rest]
         first.result()
-        assert texts == [continued(model, [prompt], seed=seed)[0] for seed, prompt in enumerate(prompts)]
-        if is_exact(held, 32, 4, picard, has_tolerance=False) and is_exact(held, 32, 2, picard, has_tolerance=False):
-            assert found.engine.meter.total("runs") == 3  # the first one, then four and two together
+        wanted = [alone(model, [prompt], seed=seed, budget=budget)[0] for seed, (prompt, budget) in enumerate(asked)]
+        assert texts == wanted
+        if is_exact(held, 32, 4, picard, has_tolerance=False):
+            assert found.engine.meter.total("runs") == 4  # the first one; four together; that of another budget; one
         assert found.engine.meter.total("texts") == 7
 
 
@@ -243,6 +244,12 @@ def test_a_trial_finds_residuals_that_differ_only_if_there_is_a_tolerance(model:
         ({"seed": -1}, 400, "seed: input should be greater than or equal to 0"),
         ({"stream_options": {"include_usage": True}}, 400, "stream is not true, so they would do nothing"),
         ({"promt": "x"}, 400, "promt is not a field that fpmgm knows; did you mean prompt?"),
+        ({"x\ud800": 1}, 400, "the name of a field has half characters"),
+        ({"fpmgm": {"x\ud800": 1}}, 400, "half characters"),
+        ({"model": "\ud800"}, 404, "unknown model '\\ud800'"),
+        ({"suffix": "\ud800"}, 400, "half characters"),
+        ({"x" * 9999: 1}, 400, "x is not a field that fpmgm knows"),
+        ({"model": "small" * 999}, 404, "unknown model"),
         ({"fpmgm": {"bugdet": 9}}, 400, "fpmgm.bugdet is not a field that fpmgm knows; did you mean budget?"),
         ({"fpmgm": {"budget": 2}}, 400, "the smallest feasible budget is 3"),
         ({"fpmgm": {"budget": 5000}}, 400, "at most 1000 block evaluations are allowed"),
@@ -478,6 +485,7 @@ def test_a_port_that_is_taken_is_one_line_and_exit_code_2(capsys: pytest.Capture
         (["--host", "not an address"], "cannot listen on not an address"),
         (["--pace.queue", "0"], "pace.queue is 0; it must be 1 to"),
         (["--limits.budget", "0"], "limits.budget is 0; it must be 1 to"),
+        (["--page", "--api-key", "x"], "page and an API key are both set, and a browser cannot send the key"),
         (["--port", "70000"], "port is 70000; it must be 0 to 65535"),
     ],
 )

@@ -23,7 +23,7 @@ from fpmgm.serving.gate import Gate, answer_of
 from fpmgm.serving.jobs import Event, Job, Progress, Whole
 from fpmgm.serving.limits import Limits
 from fpmgm.serving.models import Served
-from fpmgm.serving.refusals import RefusedError, unreadable
+from fpmgm.serving.refusals import LONGEST_NAME, RefusedError, unreadable
 from fpmgm.serving.wire import KNOWN, Completion, CompletionRequest, Health, ModelCard, ModelFacts, ModelList
 
 CLIENT_LEFT = 499
@@ -90,6 +90,8 @@ class Api:
             raise RefusedError(400, str(error)) from error
 
     def _served(self, name: str) -> Served:
+        if name not in self.models and len(name) > LONGEST_NAME:
+            name = f"{name[:LONGEST_NAME]}..."  # as much of it as a message repeats
         try:
             return choose("model", name, self.models)
         except ValueError as error:
@@ -178,6 +180,7 @@ def build(models: Mapping[str, Served], engine: Engine, limits: Limits) -> FastA
     app.add_exception_handler(RefusedError, _refused)
     app.add_exception_handler(RequestValidationError, _unreadable)
     app.add_exception_handler(HTTPException, _other_error)
+    app.add_exception_handler(Exception, _failed)
     return app
 
 
@@ -217,3 +220,7 @@ async def _other_error(request: Request, error: Exception) -> Response:
         f"{request.method} {request.url.path}: {error.detail}" if error.status_code in (404, 405) else error.detail
     )
     return answer_of(RefusedError(error.status_code, message, headers=error.headers))
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    return answer_of(RefusedError(500, f"unexpected {type(error).__name__}; the server's log has its traceback"))

@@ -49,7 +49,7 @@ class Gate:
     def _refusal(self, path: str, headers: Mapping[str, str]) -> RefusedError | None:
         if self.api_key and path not in OPEN:
             scheme, _, given = headers.get("authorization", "").partition(" ")
-            is_right = secrets.compare_digest(given.strip().encode(), self.api_key.encode())
+            is_right = secrets.compare_digest(given.strip().encode("latin-1"), self.api_key.encode())
             if scheme.lower() != "bearer" or not is_right:
                 message = "the API key is missing or wrong; send it as the header Authorization: Bearer KEY"
                 return RefusedError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})

@@ -7,6 +7,9 @@ from typing import Any
 KINDS = {400: "invalid_request_error", 401: "authentication_error", 429: "rate_limit_error"}
 """What OpenAI's clients call an error of a status. 404, 405 and 413 are as 400; 500 and above are server_error."""
 
+LONGEST_NAME = 80
+"""Letters of a field's name that a message repeats."""
+
 
 class RefusedError(Exception):
     """A request that gets no answer: the HTTP status, and a message that says what would work."""
@@ -37,11 +40,16 @@ def unreadable(errors: Sequence[Mapping[str, Any]], known: Mapping[str, Sequence
     `known` are the fields of each object: those of the request itself under "", those inside under their names.
     """
     error = errors[0]
-    place = [str(part) for part in error["loc"] if part != "body"]
+    place = [str(part)[:LONGEST_NAME] for part in error["loc"] if part != "body"]
     kind, name = error["type"], ".".join(place)
     if kind == "json_invalid":
         reason = error.get("ctx", {}).get("error", "it cannot be read")
         return RefusedError(400, f"the body is not JSON: {reason}, at character {error['loc'][-1]}")
+    if kind == "string_unicode":
+        where = f"{name}: the text" if name else "the name of a field"
+        return RefusedError(
+            400, f"{where} has half characters (surrogates), which no text can hold", param=name or None
+        )
     if not place:
         return RefusedError(400, "the body must be a JSON object, sent with the header Content-Type: application/json")
     if kind == "extra_forbidden":
@@ -58,4 +66,4 @@ def _unknown(place: Sequence[str], known: Mapping[str, Sequence[str]]) -> str:
     fields = known.get(".".join(place[:-1]), ())
     near = get_close_matches(place[-1], fields, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}? " if near else ""
-    return f"{'.'.join(place)[:80]} is not a field that fpmgm knows; {hint}Fields: {', '.join(fields)}"
+    return f"{'.'.join(place)} is not a field that fpmgm knows; {hint}Fields: {', '.join(fields)}"
