@@ -23,6 +23,7 @@ from fpmgm.files import write_bytes
 from fpmgm.generation import Generated, generate
 from fpmgm.pictures import grid_png, scale_for
 from fpmgm.places import BUNDLED
+from fpmgm.progress import tracked
 from fpmgm.replay import Replay, drawing
 from fpmgm.schema import MAX_SAMPLES, read_json, require
 
@@ -134,7 +135,7 @@ def budget_table(model: Model, config: Quickstart, width: int) -> Table:
     evaluator = TextEvaluator(judge=BUNDLED_JUDGE, device=config.device)
     plain = load(MDLM, device=config.device, dtype=config.dtype)
     report = read_json(BUNDLED / BUNDLED_JUDGE / "report.json")
-    rows = [_row(budget, model, plain, evaluator, config) for budget in BUDGETS]
+    rows = [_row(budget, model, plain, evaluator, config) for budget in tracked(BUDGETS, "measuring at four budgets")]
     return terminal_table(
         rows,
         COLUMNS,

@@ -1,6 +1,7 @@
 """The page of `fpmgm demo` without a browser: what it computes, draws, refuses and stops."""
 
 import json
+import logging
 import re
 import socket
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ import torch
 from fpmgm.__main__ import main
 from fpmgm.checkpoint import Model
 from fpmgm.codecs import ImageCodec, TextCodec
-from fpmgm.commands.demo import address, check_free
+from fpmgm.commands.demo import address, check_free, is_no_leaver
 from fpmgm.demo.cells import images_of
 from fpmgm.demo.charts import Axis, Line, axis_of, chart
 from fpmgm.demo.frames import Recording, begun, drawn_probabilities, record, together
@@ -542,6 +543,18 @@ def _free_port() -> int:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         return int(held.getsockname()[1])
+
+
+def test_the_log_is_silent_of_visitors_who_leave() -> None:
+    def record(kind: type[BaseException] | None, words: str = "Exception in ASGI application") -> logging.LogRecord:
+        info = None if kind is None else (kind, kind(), None)
+        return logging.LogRecord("uvicorn.error", logging.ERROR, "", 0, words, None, info)
+
+    left = type("ClientDisconnect", (Exception,), {})
+    assert not is_no_leaver(record(left))
+    assert not is_no_leaver(record(None, "Cancel 2 running task(s), timeout graceful shutdown exceeded"))
+    assert is_no_leaver(record(ValueError))
+    assert is_no_leaver(record(None))
 
 
 def test_torch_is_used_without_gradients(offer: Offer) -> None:

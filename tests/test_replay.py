@@ -4,6 +4,7 @@ import re
 import pytest
 import torch
 from rich.console import Console
+from rich.style import Style
 
 from fpmgm import replay
 from fpmgm.checkpoint import Model
@@ -50,6 +51,7 @@ def test_a_terminal_shows_each_of_the_four_changes_in_its_colour_and_says_which_
 ) -> None:
     """The colours are those of the page of `fpmgm demo`."""
     monkeypatch.setattr(replay.time, "sleep", lambda seconds: None)
+    Style.parse.cache_clear()  # rich remembers how the first terminal wrote a colour
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, color_system="truecolor", width=200, highlight=False)
     with Replay(text_model, console, stays=False) as watch:

@@ -90,9 +90,10 @@ def quiet() -> None:
 
 
 def is_no_leaver(record: logging.LogRecord) -> bool:
-    """Whether a line of the log tells something else than that a visitor left in the middle of a request."""
+    """Whether a line of the log tells something else than that a visitor or the server left during a request."""
     kind = record.exc_info[0] if record.exc_info else None
-    return kind is None or kind.__name__ != "ClientDisconnect"
+    is_leaver = kind is not None and kind.__name__ in ("ClientDisconnect", "CancelledError")
+    return not is_leaver and "graceful shutdown" not in record.getMessage()
 
 
 def address(host: str, port: int) -> str:

@@ -20,6 +20,7 @@ from fpmgm.evaluation.frontier_page import write_page
 from fpmgm.evaluation.sweep import Protocol, prepare, run_sweep
 from fpmgm.generation import generate
 from fpmgm.names import check_names
+from fpmgm.progress import tracked
 
 ROWS, REAL = "frontier.jsonl", "real.jsonl"
 """Files in which a frontier keeps what it measured."""
@@ -71,7 +72,7 @@ def sampled_frontier(
     Nothing is kept. Two of them with the same seed and number of samples are a pair for `compare`.
     """
     found = []
-    for temperature in temperatures:
+    for temperature in tracked(temperatures, "sampling a frontier"):
         out = generate(model, num_samples=num_samples, budget=budget, temperature=temperature, seed=seed, **settings)
         found.append(evaluator.per_sample(model, torch.tensor(out.tokens)))
     nats, entropy = ([np.array(each[name], float) for each in found] for name in ("nats", "entropy"))

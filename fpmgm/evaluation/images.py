@@ -1,5 +1,6 @@
 """What is measured of images: samples, by a classifier of the data and by Inception, and held-out codes."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -35,6 +36,7 @@ from fpmgm.evaluation.likelihood import masked_cross_entropy
 from fpmgm.evaluation.neighbours import density_and_coverage, precision_and_recall
 from fpmgm.evaluation.shown import samples_of
 from fpmgm.generation import Sampling, generate
+from fpmgm.progress import StepProgress
 from fpmgm.types import Batch, Tokens
 
 FRECHET = Metric(name="frechet", title="Fréchet distance in the classifier's features", best="lowest")
@@ -141,7 +143,8 @@ class ImageEvaluator:
             return [f"Label accuracy was not measured: {error}."]
         own = ImageEvaluator(judge=judge, device=str(model.device))
         budget = max(Sampling.budget, model.denoiser.cost.step(1))
-        out = generate(model, num_samples=IN_CARD, budget=budget, seed=0)
+        with StepProgress("sampling for the card", math.ceil(IN_CARD / Sampling.batch_size)) as shown:
+            out = generate(model, num_samples=IN_CARD, budget=budget, seed=0, on_step=shown)
         measured = own.measure(model, torch.tensor(out.tokens), labels=out.labels)
         found = {f"{IN_CARD} samples, {out.block_evals} block evaluations": measured}
         found |= own.references(model, IN_CARD)

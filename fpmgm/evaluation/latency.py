@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fpmgm.progress import tracked
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -50,7 +52,7 @@ def interleave(contestants: Mapping[str, Callable[[], object]], repeats: int = 5
         raise ValueError("nobody to time; give at least one contestant")
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     names = list(contestants)
-    for repeat in range(repeats + 1):
+    for repeat in tracked(range(repeats + 1), "timing rounds"):
         first = repeat % len(names)
         for name in names[first:] + names[:first]:
             begin = time.perf_counter()

@@ -1,11 +1,13 @@
 """Samples for a model card."""
 
+import math
 from typing import Any
 
 from fpmgm.checkpoint import Model
 from fpmgm.data import Dataset
 from fpmgm.draws import Draw
 from fpmgm.generation import Sampling, generate, until_end
+from fpmgm.progress import StepProgress
 from fpmgm.randomness import Streams
 from fpmgm.sampling import left_to_right, masked_start
 
@@ -30,7 +32,8 @@ def samples_of(model: Model, num: int, data: Dataset | None = None) -> tuple[str
     asked: dict[str, Any] = {"num_samples": num}
     if prompts:
         asked = {"prompts": [model.speech.show(prompt) for prompt in prompts]}
-    out = generate(model, budget=budget, seed=0, **asked)
+    with StepProgress("sampling for the card", math.ceil(num / Sampling.batch_size)) as shown:
+        out = generate(model, budget=budget, seed=0, on_step=shown, **asked)
     return f"{out.block_evals} block evaluations in {out.steps} steps, {told(out.sampling)}.{about}", out.shown
 
 

@@ -150,7 +150,9 @@ class Visitor:
     def finish(self, tab: str = "text") -> str:
         """Wait until a run goes on, and then until it is over; all that the view of the tab shows."""
         self.view(tab).locator("progress").wait_for()
-        return self.wait("Finished.", tab)
+        shown = self.wait("Finished.", tab)
+        self.page.wait_for_timeout(1500)  # a button that is pressed before the run is quite over does nothing
+        return shown
 
     def prompt(self) -> Any:
         return self.page.locator("#fp-prompt textarea")
@@ -251,6 +253,7 @@ def test_an_over_long_prompt_is_refused_kindly_and_the_page_goes_on(visitor: Vis
     words = re.compile(r"has 1?\d\d tokens; the model writes 40, so a prompt may have 38")
     visitor.view().get_by_text(words).wait_for()
     visitor.page.get_by_test_id("toast-text").get_by_text(words).wait_for()
+    visitor.page.wait_for_timeout(1500)
     prompt.fill("the oak")
     visitor.button("Write").click()
     visitor.finish()
