@@ -18,6 +18,7 @@ from fpmgm.data import assets
 from fpmgm.data.assets import fetch
 from fpmgm.data.unpack_tasks import FOLDER, MEMBERS, questions_of, unpack_tasks
 from fpmgm.evaluation.tasks import FILES, HARNESS_NAMES, TaskSettings, run_tasks
+from tests.documentation import DOCS, blocks
 from tests.joint import LENGTH, joint_model
 
 CHOICES = [{"context": "the sea", "choices": ["and the sky", "old"], "gold": 1} for _ in range(3)]
@@ -165,12 +166,18 @@ def test_generation_takes_the_most_probable_words_and_stops_where_it_is_told(tex
 
 
 @pytest.mark.slow
-def test_the_registry_of_the_harness_knows_the_model() -> None:
-    from lm_eval.api.registry import get_model
-
-    from fpmgm.evaluation.harness import FpmgmLM
-
-    assert get_model("fpmgm") is FpmgmLM
+def test_the_python_of_the_page_on_tasks_asks_a_model_by_its_name_in_the_registry(
+    questions: None, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    Path(folder).rename(tmp_path / "runs" / "mine" / "model")
+    monkeypatch.chdir(tmp_path)
+    [python] = [content for language, content in blocks(DOCS / "tasks.md") if language == "python"]
+    scope: dict[str, Any] = {}
+    exec(python, scope)
+    found = scope["found"]
+    assert found["config"]["model"] == "fpmgm"
+    assert found["n-samples"]["fpmgm_arc_easy"]["effective"] == len(CHOICES)
 
 
 def test_the_harness_is_told_of_the_model_by_an_entry_point() -> None:
