@@ -276,13 +276,13 @@ def describe(plan: OwnPlan, text: Dataset, size: int, bytes_a_token: float) -> l
     """What the run will do, in words."""
     part = "" if plan.read == plan.source else f", of which {num_bytes(plan.read):,} bytes are read, taken evenly"
     symbols = text.vocabulary.size
-    start = (
-        f"the {'bundled ' if plan.init == BASE else ''}model {plan.init}; its tokenizer of {symbols:,} symbols"
-        if plan.init
-        else f"fresh weights; the bundled tokenizer would hold {bytes_a_token:.1f} bytes a token, so one of "
-        f"{symbols:,} symbols was made of the text and"
-    )
+    start = f"the {'bundled ' if plan.init == BASE else ''}model {plan.init}; its tokenizer of {symbols:,} symbols"
+    if not plan.init:
+        why = f"the bundled tokenizer would hold {bytes_a_token:.1f} bytes a token, so one"
+        why = "a tokenizer" if plan.start == "fresh" else why
+        start = f"fresh weights; {why} of {symbols:,} symbols was made of the text and"
     epochs = plan.updates * plan.batch_size / len(text.train)
+    times = f"{epochs:,.0f}" if epochs >= 10 else f"{epochs:.2g}"
     end = " (more would be learning by heart)" if epochs > plan.most_epochs - 1 else ""
     seconds, rest = plan.updates * plan.seconds_an_update, plan.seconds_at_the_end(plan.seconds_a_sequence)
     threads = f"{plan.threads} thread{'s' if plan.threads > 1 else ''}"
@@ -290,7 +290,7 @@ def describe(plan: OwnPlan, text: Dataset, size: int, bytes_a_token: float) -> l
         f"Text: {plan.source}, {size:,} bytes{part}: {_rows(plan, len(text.rows))}.",
         f"Held out: {len(text.held_out):,} sequences that are never trained on, to measure with.",
         f"Start: {start} reads it. The model is {plan.width} wide.",
-        f"Training: {plan.updates:,} updates of {plan.batch_size} sequences, {epochs:.2g} times the text{end}.",
+        f"Training: {plan.updates:,} updates of {plan.batch_size} sequences, {times} times the text{end}.",
         f"Time: {plan.seconds_an_update:.2f} s an update here with {threads}, so about {_clock(seconds)} of training, "
         f"then up to {_clock(rest)} to validate and sample. If the machine gets slower, there are fewer updates: it "
         f"ends within {plan.minutes:g} minute{'s' if plan.minutes > 1 else ''}.",

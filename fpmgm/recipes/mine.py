@@ -34,8 +34,8 @@ MOST_EPOCHS = 30
 """More passes than these over a text are learning by heart."""
 MOST_PAIR_EPOCHS = 1000
 """The same of pairs, which may well be learned by heart: 20 of them take some 300 updates."""
-FITTING = 0.99
-"""The share of documents or pairs that the length of a fresh model holds whole."""
+FITTING = 0.95
+"""The share of documents or pairs that must fit whole into a fresh model, if that makes it half as long or less."""
 LONGEST = 256
 """The longest sequences of a fresh model."""
 CARD_SAMPLES = 4
@@ -114,11 +114,15 @@ def trained_network(name: str) -> MDLMConfig:
 
 
 def sized_by_rows(plan: OwnPlan, sizes: Sequence[int]) -> OwnPlan:
-    """The length of a fresh model whose sequences are documents or pairs of so many tokens: nearly all fit in whole."""
+    """The length of a fresh model whose sequences are documents or pairs of so many tokens.
+
+    All fit whole, or nearly all if the few others would make it twice as long or more.
+    """
     if plan.init or not sizes:
         return plan
-    fitting = sorted(sizes)[min(len(sizes) - 1, int(FITTING * len(sizes)))]
-    return replace(plan, length=min(LONGEST, max(16, -(-fitting // 8) * 8)))
+    most, longest = sorted(sizes)[int(FITTING * (len(sizes) - 1))], max(sizes)
+    length = most if 2 * most <= min(longest, LONGEST) else longest
+    return replace(plan, length=min(LONGEST, max(16, -(-length // 8) * 8)))
 
 
 def sized_by_sequences(plan: OwnPlan, num_sequences: int) -> OwnPlan:
