@@ -4,7 +4,6 @@ import re
 import pytest
 import torch
 from rich.console import Console
-from rich.style import Style
 
 from fpmgm import replay
 from fpmgm.checkpoint import Model
@@ -46,20 +45,19 @@ def test_a_terminal_sees_the_tokens_appear_one_after_the_other(
     assert len(naps) == int((torch.tensor(generate(text_model, budget=12, seed=0).tokens) >= 0).sum())
 
 
-def test_a_terminal_shows_each_of_the_four_changes_in_its_colour_and_says_which_is_which(
+def test_each_of_the_four_changes_has_its_colour_and_a_terminal_says_which_is_which(
     text_model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The colours are those of the page of `fpmgm demo`."""
     monkeypatch.setattr(replay.time, "sleep", lambda seconds: None)
-    Style.parse.cache_clear()  # rich remembers how the first terminal wrote a colour
-    out = io.StringIO()
-    console = Console(file=out, force_terminal=True, color_system="truecolor", width=200, highlight=False)
-    with Replay(text_model, console, stays=False) as watch:
-        generate(text_model, budget=40, steps=10, transition="remdm-rescale", seed=0, on_step=watch)
-    printed = out.getvalue()
+    printed = shown(text_model, is_terminal=True, stays=False)
     assert all(look.words in printed for look in replay.LOOKS.values())
-    assert "residual" in printed
-    tokens: dict[replay.ChangeName, str] = {"masked": "·", "remasked": "·", "revealed": "[^·n]"}
-    for name, token in tokens.items():
-        red, green, blue = (int(replay.LOOKS[name].colour[place : place + 2], 16) for place in (1, 3, 5))
-        assert re.search(rf"38;2;{red};{green};{blue}m{token}", printed), name
+    assert re.search(r"step 2, t = 0.00, \d iterations?, residual", printed)
+    mask = text_model.denoiser.mask_id
+    text = Replay(text_model, Console())._text([70, mask, mask, 80], [70, mask, 75, mask])
+    colours = {text.plain[span.start : span.end]: str(span.style) for span in text.spans}
+    assert [span.start for span in text.spans] == [1, 2, 3]  # what is unchanged looks like any text
+    assert [str(span.style).split()[-1] for span in text.spans] == [
+        replay.LOOKS[name].colour for name in ("masked", "revealed", "remasked")
+    ]
+    assert "bold" in colours[text.plain[2]]
