@@ -21,8 +21,8 @@ from fpmgm.reuse import CHANGED, MASKED
 from tests.conftest import Build
 from tests.images import small_image_model
 
-TINY: dict[str, Any] = {"budget": 12, "num_fitted": 2, "num_samples": 3, "depth": 5}
-WORDS = ["--budget", "12", "--num-fitted", "2", "--num-samples", "3", "--depth", "5"]
+TINY: dict[str, Any] = {"budget": 12, "num_fitted": 2, "num_samples": 3, "depth": 7}
+WORDS = ["--budget", "12", "--num-fitted", "2", "--num-samples", "3", "--depth", "7"]
 NONE = {"seeds": [1], "num_samples": 3}
 SAVED = {"reuse_masked": [0.5, 0.6], "reuse_changed": [0.1, 0.1], "tolerance": 0.2}
 FILE = {"defaults": SAVED, "budgets": {"24": {"steps": 3, "allocation": "fixed"}}}

@@ -100,13 +100,17 @@ def _of_lagged(found: Lagged) -> Iterator[Observation]:
                 is_shown=_falls([each for _, each in sorted(known)]),
                 numbers="; ".join(f"{num} steps {each:.3g}" for num, each in known),
             )
-    lows = [each for row in found.reduction_low for each in row if each is not None]
+    lows, highs = (
+        [each for row in ends for each in row if each is not None]
+        for ends in (found.reduction_low, found.reduction_high)
+    )
     values = [each for row in found.reduction for each in row if each is not None]
     if values:
         yield Observation(
-            claim=f"{found.models[0]} has a lower lagged KL than {found.models[1]}, at all lags and numbers of steps",
+            claim=f"the lagged KL of {found.models[0]} is lower than that of {found.models[1]} at all lags and steps",
             is_shown=min(lows) > 0,
-            numbers=f"by {100 * sum(values) / len(values):.1f} % on average, at least {100 * min(values):.1f} %",
+            numbers=f"reduction {100 * sum(values) / len(values):.1f} % on average, from {100 * min(values):.1f} to "
+            f"{100 * max(values):.1f} %; all intervals between {100 * min(lows):.1f} and {100 * max(highs):.1f} %",
         )
 
 

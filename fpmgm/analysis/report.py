@@ -1,6 +1,5 @@
 """All analyses of a model as one report: JSON and figures of each, and a page that holds them all."""
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -147,7 +146,8 @@ def analysed(asked: Analysis) -> Report:
     courses, names = _courses(asked)
     course = courses[0]
     left_out: list[str] = []
-    layers = _layers(asked, course.model, left_out)
+    protocol = _protocol(asked, course)
+    layers = _layers(asked, course.model, left_out, protocol)
     found: dict[str, Any] = {}
     if course.model.denoiser.cost.fp:
         found["residuals"], found["movement"], found["starts"] = solving(course, depth=asked.depth)
@@ -157,7 +157,6 @@ def analysed(asked: Analysis) -> Report:
         left_out.insert(0, f"{what}: {asked.model} is a plain stack, which solves nothing.")
     found["lagged"] = lagged(courses, names, steps=asked.steps, num_iters=asked.num_iters, kl_over=asked.kl_over)
     similarity = layers() if layers else None
-    protocol = _protocol(asked, course)
     report = Report(found=found, seen=observations(found), left_out=tuple(left_out), protocol=protocol)
     return write_report(report, similarity, Path(asked.out))
 
@@ -174,10 +173,15 @@ def _courses(asked: Analysis) -> tuple[list[Course], list[str]]:
             raise ValueError(f"{names[0]} and {name} have other symbols or lengths; compare models that share them")
     use_threads(models[0].config, min(asked.num_samples, Sampling.batch_size))
     sampling = Sampling(budget=asked.budget, transition=asked.transition, seed=asked.seed, solver="picard")
-    return [Course.of(model, sampling, asked.num_samples) for model in models], names
+    courses = [Course.of(model, sampling, asked.num_samples) for model in models]
+    if models[0].denoiser.cost.fp:
+        courses[0].check_depth(asked.depth)
+    return courses, names
 
 
-def _layers(asked: Analysis, model: Model, left_out: list[str]) -> Callable[[], LayerSimilarity] | None:
+def _layers(
+    asked: Analysis, model: Model, left_out: list[str], protocol: dict[str, Any]
+) -> Callable[[], LayerSimilarity] | None:
     """What compares the layers, once its data is there; None if the model's own data is not."""
     try:
         data, words = measured_data(model, asked.data, asked.split)
@@ -187,7 +191,7 @@ def _layers(asked: Analysis, model: Model, left_out: list[str]) -> Callable[[], 
             raise
         left_out.append(f"CKA: {str(error).rstrip('.')}.")
         return None
-    print(f"layers are compared on {measured_on(data, batch, words)}", file=sys.stderr)
+    protocol["layers are compared on"] = measured_on(data, batch, words)
     return lambda: layer_similarity(model.denoiser, batch.to(model.device), rng=generator(asked.seed))
 
 

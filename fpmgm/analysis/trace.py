@@ -123,6 +123,12 @@ class Course:
         """The same with another reuse, and other settings of sampling."""
         return replace(self, sampling=replace(self.sampling, reuse=reuse, **settings))
 
+    def check_depth(self, depth: int) -> None:
+        """A ValueError if solves that are followed so far would not go beyond what the sampler runs."""
+        most = max(self.iterations)
+        if depth <= most:
+            raise ValueError(f"depth is {depth}, and the sampler runs up to {most} iterations; give more than that")
+
     @property
     def times(self) -> tuple[float, ...]:
         """The time of each step, as the model is told it."""

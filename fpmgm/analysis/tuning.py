@@ -149,6 +149,7 @@ def tune(asked: Tuning) -> Tuned:
     if evaluator is not None:
         evaluator.prepare(model, asked.num_samples)
     base = Course.of(model, Sampling(budget=asked.budget, seed=asked.seed, reuse="three-state"), asked.num_samples)
+    base.check_depth(asked.depth)
     use_threads(model.config, min(asked.num_samples, base.sampling.batch_size))
     proposal = propose(replace(base, num_samples=asked.num_fitted), depth=asked.depth, slack=asked.slack)
     runs = [_runs(asked, base, settings, evaluator) for settings in (Proposal(), proposal)]
