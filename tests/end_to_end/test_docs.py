@@ -199,7 +199,9 @@ def test_the_search_of_the_site_works_from_files(site: Path) -> None:
             "request", lambda asked: None if asked.url.startswith(("file:", "data:")) else outside.append(asked.url)
         )
         page.goto((site / "tutorial.html").as_uri())
-        page.fill("input.md-search__input", "three-state")
+        page.click("input.md-search__input")
+        page.wait_for_selector("text=Type to start searching", state="attached", timeout=120_000)  # the index is read
+        page.keyboard.type("three-state")
         page.wait_for_selector(".md-search-result__item a[href]", state="attached", timeout=120_000)
         browser.close()
     assert not outside
