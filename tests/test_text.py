@@ -192,7 +192,7 @@ def test_missing_sources_and_wrong_settings_are_refused(tmp_path: Path) -> None:
         load_text(config_of(tmp_path))
     with pytest.raises(ValueError, match="bpe-100; byte-level BPE has 258 to 1048576 symbols"):
         mask_and_size("bpe-100")
-    with pytest.raises(ValueError, match=r"give gpt2, bert, bpe-N or a tokenizer\.json that exists"):
+    with pytest.raises(ValueError, match=r"give gpt2, bert, bpe-N, a tokenizer\.json or a model that exists"):
         mask_and_size("gpt3")
     assert mask_and_size("gpt2") == (50257, 50258)
     assert mask_and_size("bpe-2048") == (2047, 2048)
