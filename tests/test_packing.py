@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, strategies
+from hypothesis import given, settings, strategies
 from rich.console import Console
 from tokenizers import Tokenizer
 
@@ -72,6 +72,7 @@ def test_no_document_of_begin_is_both_trained_on_and_held_out() -> None:
         assert set(data.held_out.tolist()) <= held
 
 
+@settings(max_examples=30)
 @given(
     spans=strategies.lists(strategies.integers(1, 9), min_size=2, max_size=12),
     held=strategies.sets(strategies.integers(0, 11), min_size=1),

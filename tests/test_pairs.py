@@ -208,14 +208,14 @@ def test_no_pass_of_an_objective_sees_a_masked_prompt_and_no_loss_asks_for_one(s
     for network in networks:
         network.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     others = {"teacher": networks[1]} | ({"fake": networks[2]} if isinstance(objective, Matching) else {})
-    for seed in range(4):
+    for seed in range(2):
         noise = objective.draw(networks[0], batch, rng=generator(seed))
         assert not (noise.asked & batch.given).any()
         assert noise.num_tokens == int((~batch.given).sum())
         total = objective.loss(networks[0], batch.x, noise, **others).total
         changed = objective.loss(networks[0], other_prompts(batch), noise, **others).total  # as a target only
         assert torch.equal(total, changed)
-    assert len(seen) >= 8
+    assert len(seen) >= 4
     for z in seen:
         assert torch.equal(z[batch.given], batch.x[batch.given])
         assert (z == MASK).any()
