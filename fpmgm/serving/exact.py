@@ -18,6 +18,9 @@ from fpmgm.types import Features, Hidden, Logits, Places, Positions, Tokens
 
 ITERATIONS = 3
 """Solver iterations of a trial."""
+TRIED = ("picard",)
+"""Solvers whose batches are tried. Anderson's solves many small systems at once, which round by where they lie in
+memory. A trial says nothing of the next batch then, so its sequences always run alone."""
 
 
 class RowByRow(Denoiser):
@@ -60,8 +63,8 @@ class Trials:
 
     def holds(self, denoiser: Denoiser, z: Tokens, solver: Solver, *, name: str, has_tolerance: bool) -> bool:
         """Whether sequences in a batch of this shape have the bits that they have alone; `name` is the solver's."""
-        if len(z) == 1:
-            return True
+        if len(z) == 1 or name not in TRIED:
+            return len(z) == 1
         key = (denoiser, z.shape, name, has_tolerance)
         if key not in self._found:
             self._found[key] = is_exact(denoiser, z.shape[1], len(z), solver, has_tolerance=has_tolerance)
