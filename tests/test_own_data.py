@@ -205,8 +205,8 @@ def test_other_data_is_said_to_be_other_data_and_asked_for_if_the_models_own_is_
     assert len(data_for(model, "poems.jsonl", "all").held_out) > 0  # asked for outright
     (place / "poems.jsonl").unlink()
     capsys.readouterr()
-    commands = (["evaluate", "run", "--judge", ""], ["analyse", "run", "cka"], ["convert", "run", "fp", "--map", "auto"])
-    for command in commands:
+    converted = ["convert", "run", "fp", "--map", "auto"]
+    for command in (["evaluate", "run", "--judge", ""], ["analyse", "run", "cka"], converted):
         assert main(command) == 2
         said = capsys.readouterr().err
         assert said.count("\n") == 1

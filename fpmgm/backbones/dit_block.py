@@ -37,7 +37,8 @@ class Rotation(NamedTuple):
         return heads * self.cos + torch.cat([-second, first], dim=-1) * self.sin
 
     def at(self, index: Tensor) -> "Rotation":
-        sequence = torch.arange(len(self.cos), device=index.device)[:, None]  # one for all, or one each
+        num = len(self.cos)  # one for all sequences, or one each
+        sequence = 0 if num == 1 else torch.arange(num, device=index.device)[:, None]
         return Rotation(self.cos[sequence, index], self.sin[sequence, index])
 
     def at_flat(self, places: Places) -> "Rotation":

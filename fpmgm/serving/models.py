@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 
 from fpmgm.checkpoint import Model, load, weights_of
@@ -51,8 +52,6 @@ def load_served(sources: Sequence[str], *, device: str, dtype: str) -> dict[str,
 
 def served(model: Model, name: str, *, fingerprint: str) -> Served:
     """A model to be served; a ValueError if it writes no text."""
-    from fpmgm import __version__
-
     codec = model.codec
     if codec is None:
         raise ValueError(f"{name} has no tokenizer, so it cannot read a prompt; give a model folder with one")
@@ -62,7 +61,7 @@ def served(model: Model, name: str, *, fingerprint: str) -> Served:
         )
     if model.denoiser.is_causal:
         raise ValueError(f"{name} is causal, made to judge text; serve a masked model")
-    fingerprint = f"fpmgm-{__version__}-{fingerprint}"
+    fingerprint = f"fpmgm-{version('fpmgm')}-{fingerprint}"
     return Served(name=name, model=model, codec=codec, fingerprint=fingerprint, created=int(time.time()))
 
 

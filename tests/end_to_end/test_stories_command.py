@@ -53,7 +53,7 @@ def test_stories_are_prepared_trained_on_and_judged_by_their_source(
     [
         ("prepare storeis", "did you mean 'stories'"),
         ("prepare stories --size -1", "size is -1; it must be 0 to"),
-        ("prepare poetry --size 5", "an asset has no settings, and --size is given"),
+        ("prepare shakespeare --size 5", "an asset has no settings, and --size is given"),
         ("train poetry --data.source stories", "it has recipes of its own, as in fpmgm train stories-fp"),
         ("train stories-fp --data.tokenizer source-12", "can be cut to 259 to 32000"),
         ("train stories-fp --data.source poetry", "Unrecognized options: --data.source"),
