@@ -138,9 +138,9 @@ def test_the_cleaner_branch_has_no_dropout_and_leaves_the_network_training(small
     seen = []
     original = denoiser.pre
 
-    def watched(z: torch.Tensor, cond: Any) -> Any:
+    def watched(z: torch.Tensor, cond: Any, memory: Any = None) -> Any:
         seen.append(denoiser.training)
-        return original(z, cond)
+        return original(z, cond, memory)
 
     denoiser.pre = watched  # type: ignore[method-assign]
     Consistency()(denoiser, some_tokens(), rng=generator(0))
