@@ -498,7 +498,7 @@ def test_what_cannot_be_served_is_one_line_and_exit_code_2(
 
 
 def test_rows_of_andersons_solver_run_alone(model: Model) -> None:
-    """Its small systems are solved in batches, and round by where they lie in memory."""
+    """Its batches were seen to round otherwise than single rows, where a trial saw nothing."""
     with running(as_served(model)) as found:
         texts = found.complete(
             prompt=["the sea", "oak", ""], seed=9, fpmgm={"budget": 24, "solver": "anderson"}

@@ -3,7 +3,7 @@
 A matrix product of one shape may round otherwise than one of another shape. Two things keep that away from results.
 The last block and the head, which run at few positions, run sequence by sequence. Everything before them runs for the
 whole batch, and before a batch of a new shape runs for the first time, it is tried whether it computes the same bits as
-its sequences alone. If it does not, sequences of that shape run alone.
+its sequences alone. If it does not, sequences of that shape run alone. A trial is evidence and no proof: see `TRIED`.
 """
 
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ from fpmgm.types import Features, Hidden, Logits, Places, Positions, Tokens
 ITERATIONS = 3
 """Solver iterations of a trial."""
 TRIED = ("picard",)
-"""Solvers whose batches are tried. Anderson's solves many small systems at once, which round by where they lie in
-memory. A trial says nothing of the next batch then, so its sequences always run alone."""
+"""Solvers whose batches are tried. With Anderson's, hidden states of sampling runs differed by up to 4e-5 between a batch
+and alone, although trials found no difference. The cause was not found, so its sequences always run alone."""
 
 
 class RowByRow(Denoiser):
