@@ -21,6 +21,7 @@ from fpmgm.checkpoint import Model
 from fpmgm.codecs import TextCodec
 from fpmgm.data.text import train_bpe
 from tests.conftest import SMALL
+from tests.documentation import DOCS, blocks
 from tests.images import small_image_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -345,6 +346,13 @@ def test_one_process_serves_the_page_and_the_endpoint(browser: Any, server_with_
     visitor.context.close()
     with urllib.request.urlopen(f"{server_with_page}/v1/models", timeout=60) as answer:
         assert [each["id"] for each in json.load(answer)["data"]] == ["solved"]
+
+
+def test_the_python_of_the_page_on_the_demo_runs() -> None:
+    """In a process of its own: gradio leaves event loops open, which is an error here."""
+    [block] = [content for language, content in blocks(DOCS / "demo.md") if language == "python"]
+    done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
 
 
 WAY = (0, "auto", "auto", 0, 1, 1, "model's own")
