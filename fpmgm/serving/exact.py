@@ -19,8 +19,8 @@ from fpmgm.types import Features, Hidden, Logits, Places, Positions, Tokens
 ITERATIONS = 3
 """Solver iterations of a trial."""
 TRIED = ("picard",)
-"""Solvers whose batches are tried. With Anderson's, hidden states of sampling runs differed by up to 4e-5 between a batch
-and alone, although trials found no difference. The cause was not found, so its sequences always run alone."""
+"""Solvers whose batches are tried. With Anderson's, hidden states of sampling runs differed by up to 4e-5 between a
+batch and alone, although trials found no difference. The cause was not found, so its sequences always run alone."""
 
 
 class RowByRow(Denoiser):
