@@ -94,6 +94,7 @@ class Sampling(PositionSettings):
     """Sequences that are sampled at the same time. It does not change the samples."""
 
     def __post_init__(self) -> None:
+        require("seed", self.seed, 0)
         for name, choices in CHOICES.items():
             choose(name, getattr(self, name), choices)
 
