@@ -60,6 +60,7 @@ def plain(text_model: Model, small_model: Build) -> Model:
     return replace(text_model, denoiser=small_model(**sizes, **blocks), config=config)
 
 
+@pytest.mark.slow
 def test_the_report_opens_from_disk_and_holds_every_figure_and_the_protocol(
     text_model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

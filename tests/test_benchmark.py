@@ -35,6 +35,7 @@ def hold(num_bytes: int) -> int:
     return peak_bytes(lambda: held.append(bytearray(b"\1") * num_bytes))
 
 
+@pytest.mark.slow
 def test_the_peak_of_a_fresh_process_is_what_was_held_in_it() -> None:
     found = in_fresh_process("tests.test_benchmark", "hold", 80_000_000)
     assert found == pytest.approx(80_000_000, rel=0.1)
@@ -49,6 +50,7 @@ def test_expected_multiply_adds_are_those_of_an_even_reveal() -> None:
     assert between[0] < expected_multiply_adds(SMALL, (1, 1, 1)) < between[1]
 
 
+@pytest.mark.slow
 def test_the_benchmark_command_measures_models_side_by_side(
     text_model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -77,6 +77,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Contest:
     )
 
 
+@pytest.mark.slow
 def test_a_contest_trains_measures_and_fills_its_tables_once(small: Contest, monkeypatch: pytest.MonkeyPatch) -> None:
     report = small.run()
     assert "| FP-MDLM + L_CONS | three-state |" in report
@@ -111,6 +112,7 @@ def test_a_contest_trains_measures_and_fills_its_tables_once(small: Contest, mon
     assert small.run() == report
 
 
+@pytest.mark.slow
 def test_a_second_judge_reads_the_samples_that_the_first_one_read(
     small: Contest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,6 +148,7 @@ def test_an_entropy_that_is_met_already_is_not_searched_for(small: Contest, monk
     assert "not met" not in headline[1]
 
 
+@pytest.mark.slow
 def test_a_search_for_an_entropy_starts_where_that_of_the_last_budget_ended(
     small: Contest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,12 @@ logging.disable_progress_bar()
 TEXTS = ("the sea and the sky", "the old")
 
 
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers asks the hub about every tokenizer, and waits long where no hub answers."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+
 @pytest.fixture
 def folder(text_model: Model, tmp_path: Path) -> Path:
     text_model.save(tmp_path / "model", dtype=torch.float16)

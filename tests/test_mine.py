@@ -88,6 +88,7 @@ def test_the_clock_stops_a_run_earlier_on_a_machine_that_has_become_slower() -> 
     assert [clock(8.0) for _ in range(6)][-1]  # at that pace, what comes after the updates takes more than the minute
 
 
+@pytest.mark.slow
 def test_a_run_whose_time_is_over_ends_with_a_whole_model_and_goes_on_with_the_same_plan(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -164,6 +165,7 @@ def test_small_sets_of_pairs_may_be_read_more_often_than_text() -> None:
         sized_by_sequences(plan(length=64, packed="pairs"), 3)
 
 
+@pytest.mark.slow
 def test_pairs_are_known_by_their_fields_and_learned_with_their_prompts_given(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -81,7 +81,7 @@ class KilledError(Exception):
         SelfDistillation(rounds=3, first_steps=16),
         SelfDistillation(rounds=3, first_steps=16, next_teacher="ema"),
         Matching(fake_updates=2, fake_ema=0.5, steps=(2, 4), inputs="own", reuse="three-state"),
-        Matching(base_weight=0.1),
+        pytest.param(Matching(base_weight=0.1), marks=pytest.mark.slow),
     ],
     ids=["self", "ema", "sdtt", "sdtt-ema", "matching-own", "matching"],
 )

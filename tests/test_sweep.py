@@ -277,6 +277,7 @@ def test_rows_are_plain_json(folder: str, tmp_path: Path) -> None:
     assert (row["iterations"], row["sampling"]["steps"]) == ([4], 1)
 
 
+@pytest.mark.slow
 def test_reproduce_fills_every_table_and_goes_on_where_it_was_stopped(
     text_model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

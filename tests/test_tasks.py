@@ -35,6 +35,7 @@ def questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cache that holds the asset already, with a few questions."""
     monkeypatch.setenv("FPMGM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assets.hub_answers.cache_clear()
     folder = tmp_path / "cache" / "assets" / "tasks"
     folder.mkdir(parents=True)

@@ -99,6 +99,7 @@ def killed_at(update: int, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None
     return lambda: monkeypatch.setattr(loop.Run, "update", original)
 
 
+@pytest.mark.slow
 def test_a_watched_run_that_was_killed_ends_as_one_left_alone(
     config: Training, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

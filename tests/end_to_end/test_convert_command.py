@@ -309,6 +309,7 @@ def hub(places: dict[str, Path]) -> Iterator[Hub]:
     server.server_close()
 
 
+@pytest.mark.slow
 def test_a_hub_id_with_a_branch_is_fetched_and_converted(
     hub: Hub, places: dict[str, Path], plain: Model, tmp_path: Path
 ) -> None:

@@ -71,6 +71,7 @@ def hub() -> Iterator[Hub]:
     server.server_close()
 
 
+@pytest.mark.slow
 def test_push_uploads_every_file_of_a_model_folder(hub: Hub, small_model: Build, tmp_path: Path) -> None:
     Model(denoiser=small_model(), config=SMALL, card="# a card\n").save(tmp_path / "model")
     environment = {
