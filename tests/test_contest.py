@@ -139,6 +139,7 @@ def test_a_second_judge_reads_the_samples_that_the_first_one_read(
     assert len([each for each in drawn if each["temperature"] is None]) == 2 * (1 + 3 + 2 + 2)  # once for both judges
 
 
+@pytest.mark.slow
 def test_an_entropy_that_is_met_already_is_not_searched_for(small: Contest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contest, "is_near", lambda *_: True)
     monkeypatch.setattr(sweep, "match_entropy", lambda *_, **__: pytest.fail("searched"))

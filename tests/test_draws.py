@@ -66,6 +66,7 @@ def tail_is_right(dtype: torch.dtype) -> bool:
     return abs(mass - TAIL_MASS) < 0.01 * TAIL_MASS and len(reached) > 0.95 * num_symbols
 
 
+@pytest.mark.slow
 def test_float64_draws_the_tail_as_often_as_it_should_and_float32_does_not() -> None:
     assert tail_is_right(torch.float64)
     assert not tail_is_right(torch.float32)

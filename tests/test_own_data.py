@@ -158,6 +158,7 @@ def test_padding_does_not_count_in_what_is_measured(
     assert not any("·" in text for text in texts)
 
 
+@pytest.mark.slow
 def test_a_stage_says_so_if_its_start_has_seen_what_it_holds_out(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -80,8 +80,11 @@ class KilledError(Exception):
         Consistency(weight=0.5, teacher="ema", distance="cosine"),
         SelfDistillation(rounds=3, first_steps=16),
         SelfDistillation(rounds=3, first_steps=16, next_teacher="ema"),
-        Matching(fake_updates=2, fake_ema=0.5, steps=(2, 4), inputs="own", reuse="three-state"),
-        pytest.param(Matching(base_weight=0.1), marks=pytest.mark.slow),
+        pytest.param(
+            Matching(fake_updates=2, fake_ema=0.5, steps=(2, 4), inputs="own", reuse="three-state"),
+            marks=pytest.mark.slow,
+        ),
+        Matching(base_weight=0.1),
     ],
     ids=["self", "ema", "sdtt", "sdtt-ema", "matching-own", "matching"],
 )
