@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
@@ -221,9 +222,14 @@ class Denoiser(nn.Module):
         """Modulations and rotations of all blocks, for pre, fixed_point_map and post of one denoising step."""
         return self.backbone.condition(z, t, label)
 
-    def memory(self) -> Any:
-        """What `pre` of one sampling run may go by from step to step; None if there is nothing to remember."""
-        return self.backbone.memory() if self._num_pre and isinstance(self.backbone, KnowsFirst) else None
+    def memory(self, device: torch.device) -> Any:
+        """What `pre` of one sampling run may go by from step to step; None if there is nothing to remember.
+
+        It looks at tokens, so it is for the CPU only: any other device would be waited for.
+        """
+        if device.type != "cpu" or not self._num_pre or not isinstance(self.backbone, KnowsFirst):
+            return None
+        return self.backbone.memory()
 
     def pre(self, z: Tokens, cond: Any, memory: Any = None) -> Hidden:
         """h_pre = P(z, t). Of a plain stack, all blocks but the last, which `post` runs.

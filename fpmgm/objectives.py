@@ -25,6 +25,7 @@ from fpmgm.types import (
     Batch,
     Chosen,
     Features,
+    Hidden,
     Labels,
     PerChoice,
     PerSequence,
@@ -216,8 +217,15 @@ class MaskedCrossEntropy(WithoutTeacher):
         features, residual = self.read(denoiser, noise.z, places, noise)
         return Losses(total=self.score(denoiser, features, x, places, noise), residual=residual)
 
-    def read(self, denoiser: Denoiser, z: Tokens, places: Places, noise: Noise) -> Denoised:
-        """The pass that learns, with the iterations that were drawn."""
+    def read(
+        self,
+        denoiser: Denoiser,
+        z: Tokens,
+        places: Places,
+        noise: Noise,
+        start: Callable[[Hidden], Hidden] | None = None,
+    ) -> Denoised:
+        """The pass that learns, with the iterations that were drawn, from h_pre on, or from `start` of it."""
         found: Denoised = denoiser(
             z,
             noise.t,
@@ -227,6 +235,7 @@ class MaskedCrossEntropy(WithoutTeacher):
             num_grad=noise.num_grad,
             gradient=gradient_by_name(self.gradient),
             solver=solver_by_name(self.solver),
+            start=start,
         )
         return found
 

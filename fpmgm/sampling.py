@@ -129,7 +129,7 @@ def sample(
     spent = torch.zeros(len(z), dtype=torch.long, device=z.device)
     worked = torch.zeros_like(spent)
     last = None
-    memory = denoiser.memory() if z.device.type == "cpu" else None  # it looks at tokens: a device would be waited for
+    memory = denoiser.memory(z.device)
     with evaluating(denoiser), denoiser.injection.folded() if denoiser.injection else nullcontext():
         for index, (num_iters, (t, t_next)) in enumerate(zip(iterations, pairwise(times), strict=True)):
             places = Places.of(transition.positions(state, t, t_next, rng=rng))  # chosen before a logit is seen

@@ -274,9 +274,11 @@ def test_projecting_what_changed_gives_the_first_block_of_everything(
 
 
 def test_a_network_that_sees_the_time_remembers_nothing(small_model: Build) -> None:
-    assert small_model(time_conditioning=True).memory() is None
-    assert small_model().memory() is not None
-    assert small_model(num_pre=1, num_fp=0, num_post=0).memory() is None  # `post` runs its only block
+    assert small_model(time_conditioning=True).memory(torch.device("cpu")) is None
+    assert small_model().memory(torch.device("cpu")) is not None
+    assert (
+        small_model(num_pre=1, num_fp=0, num_post=0).memory(torch.device("cpu")) is None
+    )  # `post` runs its only block
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,13 @@ as given: no gradient passes through the tokens that were drawn.
 import math
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
-from fpmgm.denoiser import Denoiser
-from fpmgm.gradients import gradient_by_name
+from fpmgm.denoiser import Denoised, Denoiser
 from fpmgm.masking import linear
 from fpmgm.names import choose
 from fpmgm.objectives import WHOLE, Losses, MaskedCrossEntropy, Moment, Noise, in_parts, token_nll
@@ -203,7 +202,9 @@ class Matching:
         again = masked_again(z, written, noise, denoiser.mask_id, is_nested=self.remask == "nested")
         student, learned = self._terms(denoiser, teacher, fake, averaged, places, features, written, again, noise)
         terms = {"matching": student.detach(), "fake": learned.detach()}
-        total = student + learned if noise.is_learning else learned
+        if not noise.is_learning:  # several processes wait for the gradient of every weight
+            student = torch.stack([0 * parameter.sum() for parameter in denoiser.parameters()]).sum()
+        total = learned + student
         if self.base_weight and noise.is_learning:
             base = self.base.score(denoiser, features, x, places, noise)
             total, terms = total + self.base_weight * base, {**terms, "base": base.detach()}
@@ -224,18 +225,12 @@ class Matching:
 
     def _student(
         self, denoiser: Denoiser, z: Tokens, places: Places, noise: MatchingNoise, last: Solved | None
-    ) -> tuple[Features, PerSequence]:
+    ) -> Denoised:
         def warm(h_pre: Hidden) -> Hidden:
             h_init = reuse_by_name(self.reuse)(h_pre, z, last, mask_id=denoiser.mask_id)
             return torch.where((noise.index == 0)[:, None, None], h_pre, h_init)
 
-        counts: dict[str, Any] = {"num_no_grad": noise.num_no_grad, "num_grad": noise.num_grad}
-        rules: dict[str, Any] = {
-            "gradient": gradient_by_name(self.base.gradient),
-            "solver": solver_by_name(self.base.solver),
-        }
-        found = denoiser(z, noise.t, places, label=noise.label, start=warm if last else None, **counts, **rules)
-        return found.features, found.residual
+        return self.base.read(denoiser, z, places, noise, start=warm if last else None)
 
     def _terms(
         self,
@@ -252,12 +247,8 @@ class Matching:
         """The losses of the student and of the fake, where the text that was written is masked again."""
         asked = Places.of((again == denoiser.mask_id) & noise.is_real)
         counted = replace(noise, t=noise.t_again, num_no_grad=noise.fake_no_grad, num_grad=noise.fake_grad)
-        counts = {"num_no_grad": noise.fake_no_grad, "num_grad": noise.fake_grad} if fake.cost.fp else {}
-        rules: dict[str, Any] = {
-            "gradient": gradient_by_name(self.base.gradient),
-            "solver": solver_by_name(self.base.solver),
-        }
-        of_fake = fake(again, noise.t_again, asked, label=noise.label, **counts, **rules).features
+        learning = counted if fake.cost.fp else replace(counted, num_no_grad=0, num_grad=0)
+        of_fake = self.base.read(fake, again, asked, learning).features
         of_teacher = teacher_features(teacher, again, noise.t_again, asked, counted, self.base)
         of_average = of_fake
         if averaged is not None:

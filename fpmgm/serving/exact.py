@@ -31,7 +31,7 @@ class RowByRow(Denoiser):
         self._counts: tuple[int, ...] = ()  # of the places that the last call of `post` was for
         self.eval()
 
-    def memory(self) -> None:
+    def memory(self, device: torch.device) -> None:
         """Nothing is remembered from step to step: what changes together would be projected together."""
 
     def post(self, h_star: Hidden, cond: object, places: Positions | Places) -> Features:

@@ -48,8 +48,9 @@ class Companion:
         return self.network.parameters()
 
     def average(self) -> None:
-        """After an update."""
-        self.ema.update_parameters(self.network)
+        """After an update; nothing reads an average without a decay."""
+        if self.objective.fake_ema:
+            self.ema.update_parameters(self.network)
 
 
 def companion_of(

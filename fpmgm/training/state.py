@@ -59,7 +59,6 @@ class TrainState:
         self._check(own)
         if self.companion is not None:
             averaged = beside.pop(AVERAGED, None)
-            self.companion._check(beside)
             if averaged is None:
                 raise ValueError(f"{COMPANION}{AVERAGED} is missing")
             self.companion.load(beside, int(averaged))
