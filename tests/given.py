@@ -27,7 +27,28 @@ class NoConditioning:
         return self
 
 
-class GivenBackbone(nn.Module):
+class PassingBackbone(nn.Module):
+    """Blocks and head that pass on what `embed` gives."""
+
+    vocab_size: int
+
+    def condition(self, z: Tensor, t: Any, label: Any = None) -> NoConditioning:
+        return NoConditioning()
+
+    def run_block(self, index: int, h: Tensor, cond: Any) -> Tensor:
+        return h
+
+    def run_block_at(self, index: int, h: Tensor, cond: Any, places: Places) -> Tensor:
+        return places.take(h)
+
+    def finish(self, features: Tensor, cond: Any, places: Places) -> Tensor:
+        return features
+
+    def head_weights(self) -> tuple[Tensor, Tensor]:
+        return torch.eye(self.vocab_size), torch.zeros(self.vocab_size)
+
+
+class GivenBackbone(PassingBackbone):
     """Hidden states are the logits themselves: log p(x_i | z) for every z, and a large logit for the mask."""
 
     mask_id = MASK
@@ -42,23 +63,8 @@ class GivenBackbone(nn.Module):
         log_p = (1.5 * torch.randn(shape, generator=generator(seed))).log_softmax(dim=-1)
         self.register_buffer("log_p", torch.cat([log_p, torch.full((*shape[:-1], 1), 3.0)], dim=-1))
 
-    def condition(self, z: Tensor, t: Any, label: Any = None) -> NoConditioning:
-        return NoConditioning()
-
     def embed(self, z: Tensor) -> Tensor:
         return self.get_buffer("log_p")[tuple(z.unbind(1))]
-
-    def run_block(self, index: int, h: Tensor, cond: Any) -> Tensor:
-        return h
-
-    def run_block_at(self, index: int, h: Tensor, cond: Any, places: Places) -> Tensor:
-        return places.take(h)
-
-    def finish(self, features: Tensor, cond: Any, places: Places) -> Tensor:
-        return features
-
-    def head_weights(self) -> tuple[Tensor, Tensor]:
-        return torch.eye(self.vocab_size), torch.zeros(self.vocab_size)
 
 
 def given_plain() -> Denoiser:

@@ -1,7 +1,5 @@
 """A model that knows a joint distribution by heart: its likelihoods can be enumerated."""
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -11,15 +9,14 @@ from fpmgm.checkpoint import Model
 from fpmgm.codecs import TextCodec
 from fpmgm.denoiser import Denoiser
 from fpmgm.randomness import generator
-from fpmgm.types import Places
-from tests.given import NoConditioning
+from tests.given import PassingBackbone
 
 LENGTH = 5
 WORDS = ("<|endoftext|>", "a", "b", "c")
 MASK = len(WORDS)
 
 
-class JointBackbone(nn.Module):
+class JointBackbone(PassingBackbone):
     """Hidden states are log p(x_i | what is visible). What lies beyond a shorter sequence is summed over.
 
     Because all its conditionals come from one distribution, every order of revealing gives the same likelihood, so the
@@ -63,23 +60,8 @@ class JointBackbone(nn.Module):
         mask = torch.full((len(z), 1), -1e30 if self.is_causal else 3.0)
         return torch.cat([torch.stack(rows).float(), mask], dim=-1)
 
-    def condition(self, z: Tensor, t: Any, label: Any = None) -> NoConditioning:
-        return NoConditioning()
-
     def embed(self, z: Tensor) -> Tensor:
         return torch.stack([self._row(row) for row in z.tolist()])
-
-    def run_block(self, index: int, h: Tensor, cond: Any) -> Tensor:
-        return h
-
-    def run_block_at(self, index: int, h: Tensor, cond: Any, places: Places) -> Tensor:
-        return places.take(h)
-
-    def finish(self, features: Tensor, cond: Any, places: Places) -> Tensor:
-        return features
-
-    def head_weights(self) -> tuple[Tensor, Tensor]:
-        return torch.eye(self.vocab_size), torch.zeros(self.vocab_size)
 
 
 def joint_denoiser(*, is_causal: bool = False) -> tuple[Denoiser, JointBackbone]:

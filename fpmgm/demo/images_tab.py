@@ -11,7 +11,7 @@ from fpmgm.demo.frames import Recording
 from fpmgm.demo.limits import ANY_CLASS, IMAGE_ORDERS, LARGEST_SEED, ImageRequest, Limits
 from fpmgm.demo.offers import Offers
 from fpmgm.demo.painted import EDITOR, PAINTED, REGIONS, for_editor
-from fpmgm.demo.runner import Runner
+from fpmgm.demo.runner import Runner, step_slider
 from fpmgm.demo.shows import draw_images, fill_in, image_drawing, num_positions, view_at
 from fpmgm.demo.stage import EMPTY
 
@@ -37,16 +37,7 @@ def images_tab(offers: Offers, limits: Limits, runner: Runner) -> None:
             editor, region, take, fill = _editor()
         with gr.Column(scale=3, min_width=300):
             gr.HTML(KEY, apply_default_css=False)
-            slider = gr.Slider(
-                0,
-                1,
-                value=0,
-                step=1,
-                label="Step",
-                info="Go back and forth through the steps when they are done.",
-                interactive=False,
-                buttons=[],
-            )
+            slider = step_slider()
             view = gr.HTML(EMPTY.format(WELCOME), elem_id="fp-images-view", apply_default_css=False)
             kept = gr.State([])
     model.change(

@@ -16,6 +16,12 @@ SHOW = "() => {{ if (window.innerWidth < 700) document.getElementById('{}')?.scr
 """On a phone, the view is far below the button."""
 
 
+def step_slider() -> gr.Slider:
+    """What goes back and forth through the steps of a run; it works when the run is done."""
+    about = "Go back and forth through the steps when they are done."
+    return gr.Slider(0, 1, value=0, step=1, label="Step", info=about, interactive=False, buttons=[])
+
+
 class Runner:
     """Connects the tabs of a page with runs."""
 

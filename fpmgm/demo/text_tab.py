@@ -9,7 +9,7 @@ from fpmgm.budget import ALLOCATIONS
 from fpmgm.demo.frames import Recording
 from fpmgm.demo.limits import LARGEST_SEED, MODES, TEXT_ORDERS, Limits, TextRequest, Way
 from fpmgm.demo.offers import Offers
-from fpmgm.demo.runner import Runner
+from fpmgm.demo.runner import Runner, step_slider
 from fpmgm.demo.shows import num_positions, text_drawing, view_at, write
 from fpmgm.demo.stage import EMPTY
 from fpmgm.demo.tokens import legend
@@ -46,16 +46,7 @@ def text_tab(offers: Offers, limits: Limits, runner: Runner) -> None:
                 other_ways = _ways(limits, " of B")
         with gr.Column(scale=3, min_width=300):
             gr.HTML(legend(), apply_default_css=False)
-            slider = gr.Slider(
-                0,
-                1,
-                value=0,
-                step=1,
-                label="Step",
-                info="Go back and forth through the steps when they are done.",
-                interactive=False,
-                buttons=[],
-            )
+            slider = step_slider()
             view = gr.HTML(EMPTY.format(WELCOME), elem_id="fp-text-view", apply_default_css=False)
             kept = gr.State([])
     mode.change(_hint, mode, text, queue=False, show_progress="hidden", api_visibility="private")
