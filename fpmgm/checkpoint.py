@@ -29,7 +29,7 @@ from fpmgm.schema import MAX_BUDGET, field_value, read_json, read_object, requir
 from fpmgm.solvers import check_tolerance
 from fpmgm.transitions import TransitionName
 
-SINCE = {"embedding_start", "injection_start"}
+SINCE = {"embedding_start", "injection_start", "gate_start"}
 """Settings that folders written before 2026-11-17 lack; they matter to fresh weights only."""
 DEFAULT = "text-mini-cofre"
 """The bundled model that is meant when none is named."""

@@ -85,7 +85,7 @@ def run(place: Path, micro: str) -> None:
         return one_update(self, update)
 
     loop.Learner.forward, loop.Run.update = watched, counted  # type: ignore[method-assign]
-    loop.adamw = plain_sgd  # type: ignore[assignment]
+    loop.optimiser_of = plain_sgd  # type: ignore[assignment]
     loop.train(tiny(place, micro_batch_size=int(micro)), "test", card_samples=1)
     _say("run", place, times=times)
 

@@ -28,7 +28,7 @@ from fpmgm.training import loop
 from fpmgm.training.card import command_of
 from fpmgm.training.config import Training
 from fpmgm.training.loop import train
-from fpmgm.training.optim import OptimConfig, adamw, moving_average, set_learning_rate
+from fpmgm.training.optim import OptimConfig, moving_average, optimiser_of, set_learning_rate
 from fpmgm.training.order import Order
 from fpmgm.training.state import TrainState, load_state, newest_state, save_state
 from tests.conftest import SMALL, Build, network_of, text_of
@@ -65,12 +65,14 @@ class KilledError(Exception):
     pass
 
 
-@pytest.mark.parametrize("is_plain", [False, True])
+@pytest.mark.parametrize("is_plain", [False, True])  # the plain stack with AdamW, the fixed point with Muon
 def test_a_run_killed_at_any_update_ends_with_the_metrics_of_an_unbroken_one(
     config: Training, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_plain: bool
 ) -> None:
     if is_plain:
         config = replace(config, model=replace(network_of(config), num_pre=2, num_fp=0, num_post=0))
+    else:
+        config = replace(config, optim=replace(config.optim, kind="muon"))
     whole = replace(config, out=str(tmp_path / "whole"))
     train(whole, "test")
     original = loop.Run.update
@@ -214,7 +216,7 @@ def test_a_batch_larger_than_the_text_is_refused(config: Training) -> None:
 
 
 def trained_state(denoiser: Denoiser) -> TrainState:
-    optimiser = adamw(denoiser, OptimConfig())
+    optimiser = optimiser_of(denoiser, OptimConfig())
     ema = moving_average(denoiser, 0.9)
     for parameter in denoiser.parameters():
         parameter.grad = torch.ones_like(parameter)
@@ -283,7 +285,7 @@ def test_the_learning_rate_warms_up_then_stays_or_falls_to_zero() -> None:
 
 def test_the_injection_learns_at_its_own_multiple_of_the_learning_rate(small_model: Build) -> None:
     denoiser = small_model()
-    optimiser = adamw(denoiser, OptimConfig(injection_lr=0.1))
+    optimiser = optimiser_of(denoiser, OptimConfig(injection_lr=0.1))
     before = {name: parameter.detach().clone() for name, parameter in denoiser.named_parameters()}
     for parameter in denoiser.parameters():
         parameter.grad = torch.ones_like(parameter)
@@ -293,7 +295,7 @@ def test_the_injection_learns_at_its_own_multiple_of_the_learning_rate(small_mod
         moved = float((before[name] - parameter.detach()).abs().max())
         assert moved == pytest.approx(1e-3 if name.startswith("injection") else 1e-2, rel=1e-2)
     plain = small_model(num_pre=2, num_fp=0, num_post=0)
-    assert len(adamw(plain, OptimConfig()).param_groups) == 1
+    assert len(optimiser_of(plain, OptimConfig()).param_groups) == 1
 
 
 def test_an_injection_that_starts_at_the_mean_returns_the_mean_of_h_and_h_pre(

@@ -137,7 +137,7 @@ def test_an_update_follows_the_clipped_gradient_of_the_loss(
     config: Training, monkeypatch: pytest.MonkeyPatch, clip: float
 ) -> None:
     """Plain gradient descent: the weights move by the learning rate times the gradient, of norm `clip` at most."""
-    monkeypatch.setattr(loop, "adamw", plain_sgd)
+    monkeypatch.setattr(loop, "optimiser_of", plain_sgd)
     watched = Watched(monkeypatch)
     config = replace(config, optim=replace(config.optim, clip=clip), updates=1, micro_batch_size=1)
     train(config, "test", card_samples=1)
@@ -169,7 +169,7 @@ def test_bf16_training_runs_and_stays_near_float32(
         dtypes.add(torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32)
         return forward(self, *given, **named)
 
-    monkeypatch.setattr(loop, "adamw", plain_sgd)
+    monkeypatch.setattr(loop, "optimiser_of", plain_sgd)
     full = train(config, "test", card_samples=1)
     monkeypatch.setattr(block, "forward", watched)
     half = replace(config, mixed_precision="bf16", out=str(tmp_path / "bf16"))

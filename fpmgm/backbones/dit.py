@@ -81,6 +81,9 @@ class Network:
     injection_start: Literal["random", "mean"] = "random"
     """How a fresh injection starts: `random` (torch's default) or `mean`, exactly (h + u)/2. Unused by a plain
     stack."""
+    gate_start: float = 0.0
+    """What the gates of fresh blocks start at. At 0, as MDLM's, every block is the identity at first; gates that are
+    open from the start spare the updates in which they open."""
 
     def __post_init__(self) -> None:
         for name, least, most in LIMITS:
@@ -100,6 +103,8 @@ class Network:
         choose("injection_start", self.injection_start, dict.fromkeys(("random", "mean")))
         if self.width % (2 * self.num_heads):
             raise ValueError(f"width {self.width} over {self.num_heads} heads; it must divide into heads of even width")
+        if not math.isfinite(self.gate_start):
+            raise ValueError(f"gate_start is {self.gate_start}; it must be a finite number")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout is {self.dropout}; it must be at least 0 and below 1")
 
@@ -148,7 +153,7 @@ class MDLMConfig(Network):
 
     @property
     def training_only(self) -> frozenset[str]:
-        return frozenset({"dropout", "frozen_dropout", "embedding_start", "injection_start"})
+        return frozenset({"dropout", "frozen_dropout", "embedding_start", "injection_start", "gate_start"})
 
     def told_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of some tensors by which weights of another size are told, before a network is built."""
@@ -196,7 +201,7 @@ def as_mdlm(config: NetworkConfig) -> MDLMConfig:
 
 
 def mdlm(config: MDLMConfig, *, seed: int = 0) -> Denoiser:
-    """A denoiser with fresh weights: at first every block is the identity and every logit 0.
+    """A denoiser with fresh weights: at first every block is the identity, unless gates start open, and every logit 0.
 
     Embeddings are `uniform`, as MDLM's, or `normal`, from N(0, 1) and some twenty times as large. `auto` is `normal`
     with a fixed point, where what the injection adds to every position alike would drown smaller ones (docs/log.md,
@@ -215,6 +220,8 @@ def mdlm(config: MDLMConfig, *, seed: int = 0) -> Denoiser:
         backbone = DiT(config)
         if config.embedding_start == "normal" or (config.embedding_start == "auto" and config.num_fp):
             nn.init.normal_(backbone.vocab_embed.embedding)
+        if config.gate_start:
+            backbone.open_gates(config.gate_start)
         if injection and config.injection_start == "mean":
             injection.set_exact(0.5, 0.5)
         return Denoiser(backbone, config.cost, injection=injection, frozen_dropout=config.frozen_dropout)
@@ -318,6 +325,13 @@ class DiT(nn.Module):
             for _ in range(num_blocks)
         )
         self.output_layer = OutputLayer(config.width, config.vocab_size, config.cond_width)
+
+    def open_gates(self, value: float) -> None:
+        """Set the gates of fresh blocks."""
+        for index in range(len(self.blocks)):
+            bias = self._block(index).adaLN_modulation.bias.detach()
+            for gate in (2, 5):  # of attention and of the MLP, in the order of `Modulation`
+                bias.chunk(6)[gate].fill_(value)
 
     def condition(
         self,

@@ -81,6 +81,9 @@ def at_places(vector: Vector, places: Places) -> Float[Tensor, "#M D"]:
 class Block(nn.Module):
     """Pre-norm attention and MLP, each modulated and gated."""
 
+    modulating = "adaLN_modulation"
+    """The layer that makes modulations; tokens pass all the others."""
+
     def __init__(self, width: int, num_heads: int, cond_width: int, *, is_causal: bool = False) -> None:
         super().__init__()
         self.num_heads = num_heads

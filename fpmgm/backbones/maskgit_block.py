@@ -98,6 +98,9 @@ class Conditioning:
 class Block(nn.Module):
     """Pre-norm attention and SwiGLU, each modulated by the class alone and gated."""
 
+    modulating = "mlp"
+    """The layer that makes modulations; tokens pass all the others."""
+
     def __init__(self, width: int, num_heads: int, mlp_width: int) -> None:
         super().__init__()
         self.num_heads = num_heads

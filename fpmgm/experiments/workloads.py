@@ -16,7 +16,7 @@ from fpmgm.positionwise import Where
 from fpmgm.randomness import Streams, generator
 from fpmgm.reuse import no_reuse, three_state_reuse
 from fpmgm.sampling import Sampled, even_times, masked_start, sample
-from fpmgm.training.optim import OptimConfig, adamw, set_learning_rate
+from fpmgm.training.optim import OptimConfig, optimiser_of, set_learning_rate
 from fpmgm.transitions import Ancestral, Transition
 from fpmgm.types import Batch, Labels
 
@@ -81,7 +81,7 @@ class Updater:
     def __init__(self, denoiser: Denoiser, batch_size: int, objective: MaskedCrossEntropy = OF_TEXT) -> None:
         self.denoiser = denoiser.train()
         self.objective = objective
-        self.optimiser = adamw(denoiser, OptimConfig(lr=1e-4))
+        self.optimiser = optimiser_of(denoiser, OptimConfig(lr=1e-4))
         set_learning_rate(self.optimiser, 1e-4)
         shape = (batch_size, denoiser.max_length)
         x = torch.randint(0, denoiser.vocab_size - 1, shape, generator=generator(0))

@@ -14,7 +14,7 @@ from fpmgm.denoiser import Denoiser
 from fpmgm.post_training.consistency import INIT
 from fpmgm.post_training.matching import TEACHER, Matching
 from fpmgm.training.config import Training
-from fpmgm.training.optim import adamw, moving_average, set_learning_rate
+from fpmgm.training.optim import moving_average, optimiser_of, set_learning_rate
 from fpmgm.training.start import frozen_model
 from fpmgm.training.state import TrainState
 
@@ -25,7 +25,7 @@ class Companion:
     def __init__(self, network: Denoiser, config: Training, objective: Matching) -> None:
         self.network, self.objective = network, objective
         self.ema: AveragedModel = moving_average(network, objective.fake_ema)
-        self.plain_optimiser: torch.optim.Optimizer = adamw(network, config.optim)
+        self.plain_optimiser: torch.optim.Optimizer = optimiser_of(network, config.optim)
         self.optimiser = self.plain_optimiser  # accelerate may wrap it
         self.ratio = objective.fake_lr / config.optim.lr
 

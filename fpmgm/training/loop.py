@@ -45,7 +45,7 @@ from fpmgm.training.folder import (
 from fpmgm.training.interrupts import Interrupts
 from fpmgm.training.learner import Learner, network_blocks
 from fpmgm.training.metrics import METRICS, Row, is_row, keep_metrics, read_metrics, read_start, write_start
-from fpmgm.training.optim import adamw, moving_average, set_learning_rate
+from fpmgm.training.optim import moving_average, optimiser_of, set_learning_rate
 from fpmgm.training.order import Order, parts_of
 from fpmgm.training.start import check_named_models, first_weights, named_teacher, seen_before
 from fpmgm.training.state import (
@@ -149,7 +149,7 @@ class Run:
         denoiser = first_weights(config, self.network, data).to(accelerator.device)
         self.denoiser = denoiser
         self.ema = moving_average(denoiser, config.optim.ema)
-        optimiser = adamw(denoiser, config.optim)
+        optimiser = optimiser_of(denoiser, config.optim)
         if config.continue_from:
             take_over(Path(config.continue_from), TrainState(model=denoiser, ema=self.ema, optimiser=optimiser))
         self.teacher = self._teacher()

@@ -1,6 +1,7 @@
 """The optimiser, its learning rate, and the moving average of the weights."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -9,14 +10,20 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from fpmgm.names import choose
+from fpmgm.training.muon import Muon
 
 Tensors = tuple[Tensor, ...] | list[Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimConfig:
-    """AdamW with a warm-up, clipping and an exponential moving average (EMA) of the weights."""
+    """The optimiser, with a warm-up, clipping and an exponential moving average (EMA) of the weights."""
 
+    kind: Literal["adamw", "muon"] = "adamw"
+    """How gradients move the weights: `adamw`, or `muon`, which moves the matrices of the blocks and of the injection
+    by the orthogonal part of their momentum, and all else as AdamW does."""
+    muon_momentum: float = 0.95
+    """The decay of the mean of gradients in Muon. Unused by AdamW."""
     lr: float = 3e-4
     """The learning rate."""
     beta1: float = 0.9
@@ -37,11 +44,12 @@ class OptimConfig:
     """The decay of the moving average of the weights. It rises to this from 0.1, as (1 + n) / (10 + n)."""
 
     def __post_init__(self) -> None:
+        choose("optimiser", self.kind, {"adamw": None, "muon": None})
         choose("learning-rate decay", self.decay, {"constant": None, "cosine": None})
         for name in ("lr", "injection_lr", "clip"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"optim.{name} is {getattr(self, name)}; it must be above 0")
-        for name in ("beta1", "beta2", "ema"):
+        for name in ("beta1", "beta2", "ema", "muon_momentum"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"optim.{name} is {getattr(self, name)}; it must be at least 0 and below 1")
 
@@ -54,16 +62,40 @@ class OptimConfig:
         return self.lr * warm * (1 + math.cos(math.pi * min(done, 1.0))) / 2
 
 
-def adamw(denoiser: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
-    """AdamW as MDLM sets it; `set_learning_rate` before each update."""
+def optimiser_of(denoiser: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
+    """AdamW as MDLM sets it, or Muon; `set_learning_rate` before each update."""
     found: Any = getattr(denoiser, "injection", None)
-    injection = list(found.parameters()) if found else []
-    is_injection = {id(parameter) for parameter in injection}
-    rest = [parameter for parameter in denoiser.parameters() if id(parameter) not in is_injection]
-    groups: list[dict[str, Any]] = [{"params": rest, "multiple": 1.0}]
-    if injection:
-        groups.append({"params": injection, "multiple": config.injection_lr})
-    return torch.optim.AdamW(groups, lr=config.lr, betas=(config.beta1, config.beta2), weight_decay=config.weight_decay)
+    is_injection = {id(parameter) for parameter in found.parameters()} if found else set()
+    matrices = {id(matrix) for matrix in _matrices(denoiser)} if config.kind == "muon" else set()
+    groups: list[dict[str, Any]] = []
+    for multiple, is_inside in ((1.0, False), (config.injection_lr, True)):
+        for is_matrix in (False, True):
+            members = [
+                parameter
+                for parameter in denoiser.parameters()
+                if (id(parameter) in is_injection) == is_inside and (id(parameter) in matrices) == is_matrix
+            ]
+            if members:
+                groups.append({"params": members, "multiple": multiple, "is_matrix": is_matrix})
+    settings: dict[str, Any] = {
+        "lr": config.lr,
+        "betas": (config.beta1, config.beta2),
+        "weight_decay": config.weight_decay,
+    }
+    if config.kind == "muon":
+        return Muon(groups, momentum=config.muon_momentum, **settings)
+    return torch.optim.AdamW(groups, **settings)
+
+
+def _matrices(denoiser: nn.Module) -> Iterator[nn.Parameter]:
+    """The weights of the linear layers that tokens pass in the blocks and in the injection."""
+    for name, part in denoiser.named_modules():
+        modulating: str | None = getattr(part, "modulating", None)
+        if modulating is None and name != "injection":
+            continue
+        for inside, layer in part.named_modules():
+            if isinstance(layer, nn.Linear) and inside != modulating:
+                yield layer.weight
 
 
 def set_learning_rate(optimiser: torch.optim.Optimizer, lr: float) -> None:

@@ -87,9 +87,13 @@ class TrainState:
             for name, tensor in module.state_dict().items()
         }
         saved = {name: _kind(tensor) for name, tensor in tensors.items()}
+        groups = self.optimiser.param_groups
+        matrices = {id(matrix) for group in groups if group.get("is_matrix") for matrix in group["params"]}
         for name, parameter in self.model.named_parameters():
-            moments = {f"optimiser.{key}.{name}": _kind(parameter) for key in ("exp_avg", "exp_avg_sq")}
-            moments[f"optimiser.step.{name}"] = ((), torch.float32)
+            keys = ("momentum",) if id(parameter) in matrices else ("exp_avg", "exp_avg_sq")
+            moments = {f"optimiser.{key}.{name}": _kind(parameter) for key in keys}
+            if id(parameter) not in matrices:
+                moments[f"optimiser.step.{name}"] = ((), torch.float32)
             if moments.keys() & saved.keys():  # a weight that no loss depends on has none
                 expected |= moments
         if expected != saved:
