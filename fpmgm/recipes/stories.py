@@ -4,6 +4,7 @@ Every sequence begins with a story, and the longest story fits. `fpmgm prepare s
 does not find it makes it first, which takes an hour or more.
 
 fpmgm train stories-fp           FP-MDLM, 1/1/1 blocks
+fpmgm train stories-fp-warm      the same, and in half of the updates the solver starts as the sampler's does
 fpmgm train stories-mdlm         MDLM, 12 blocks, as many updates
 fpmgm train stories-judge        a small causal model, to judge samples with
 
@@ -39,17 +40,20 @@ FIXED_POINT = Network(
     dropout=0.0,
     embedding_start="normal",
     injection_start="mean",
+    gate_start=1.0,
 )
 DEEP = replace(FIXED_POINT, num_pre=12, num_fp=0, num_post=0)
 
 STORIES_FP = Training(
     model=FIXED_POINT,
-    data=StoriesConfig(size=4_000_000, tokenizer="source", length=256),
-    optim=OptimConfig(lr=1e-3, warmup=200, decay="cosine", ema=0.999, injection_lr=0.1),
-    updates=10_000,
+    data=StoriesConfig(size=1_580_000, tokenizer="source", length=256),
+    optim=OptimConfig(kind="muon", lr=3e-3, warmup=100, decay="cosine", ema=0.999, injection_lr=0.3),
+    updates=3000,
     batch_size=8,
     validation_sequences=256,
 )
+
+STORIES_FP_WARM = replace(STORIES_FP, objective=MaskedCrossEntropy(warm_start=0.5))
 
 STORIES_MDLM = replace(STORIES_FP, model=DEEP)
 
