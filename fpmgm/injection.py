@@ -3,6 +3,7 @@
 u = G(h_pre) once, then the blocks read inject(h, u). The part that depends on u alone is computed once per solve.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
@@ -96,15 +97,59 @@ class AddInjection(nn.Module):
         self.scale.copy_(torch.tensor([a, b]))
 
 
-InjectionName = Literal["mlp", "linear", "add"]
-INJECTIONS: dict[str, Callable[[int], MLPInjection | LinearInjection | AddInjection]] = {
+class DiagonalInjection(nn.Module):
+    """a h + b e by channel, with e = u / rms(u) at each position: 2 D numbers besides G (Parcae's).
+
+    a = exp(-exp(A)) lies between 0 and 1 whatever is learned, so the mix is a contraction in h by construction.
+    Parcae's delta is a part of A here: delta exp(A) = exp(A + log delta). A fresh one has nothing random: a is the root
+    of 1/5, and b is 1.
+    """
+
+    SMALLEST, LARGEST = 1e-6, 0.999
+    """What a is held between, so that no rounding of float32 makes it 0 or 1."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.log_rate = nn.Parameter(torch.full((width,), _log_rate(math.sqrt(1 / 5))))  # A
+        self.scale = nn.Parameter(torch.ones(width))  # b
+
+    @property
+    def decay(self) -> Float[Tensor, " D"]:
+        """a, channel by channel."""
+        rate = self.log_rate.clamp(_log_rate(self.LARGEST), _log_rate(self.SMALLEST)).exp()
+        return torch.exp(-rate)
+
+    def constant(self, u: Hidden) -> Constant:
+        return self.scale * F.rms_norm(u, u.shape[-1:])
+
+    def forward(self, h: Hidden, constant: Constant) -> Hidden:
+        return torch.addcmul(constant, self.decay.to(h.dtype), h)
+
+    def set_exact(self, a: float, b: float) -> None:
+        if not self.SMALLEST <= a <= self.LARGEST:
+            raise ValueError(
+                f"a is {a:g}, and the injection diagonal always shrinks h; a must lie between {self.SMALLEST} and "
+                f"{self.LARGEST}, or take another injection"
+            )
+        self.log_rate.fill_(_log_rate(a))
+        self.scale.fill_(b)
+
+
+def _log_rate(a: float) -> float:
+    """A such that a = exp(-exp(A))."""
+    return math.log(-math.log(a))
+
+
+InjectionName = Literal["mlp", "linear", "add", "diagonal"]
+INJECTIONS: dict[str, Callable[[int], MLPInjection | LinearInjection | AddInjection | DiagonalInjection]] = {
     "mlp": MLPInjection,
     "linear": LinearInjection,
     "add": AddInjection,
+    "diagonal": DiagonalInjection,
 }
 
 
-MULTIPLY_ADDS = {"mlp": (2, 4), "linear": (1, 1), "add": (0, 0)}
+MULTIPLY_ADDS = {"mlp": (2, 4), "linear": (1, 1), "add": (0, 0), "diagonal": (0, 0)}
 """Products of D x D a token, once a solve (G is folded into the layer that reads it) and once an iteration."""
 
 
@@ -121,6 +166,8 @@ class Injection(nn.Module):
         super().__init__()
         self.project = nn.Linear(width, width) if has_projection else nn.Identity()
         self.mix = choose("injection", kind, INJECTIONS)(width)
+        if isinstance(self.mix, DiagonalInjection):  # as published it has no G, so a fresh G does nothing
+            self._forget_projection()
         self._folded: tuple[Tensor, Tensor] | None = None
 
     def constant(self, h_pre: Hidden) -> Constant:
@@ -132,7 +179,7 @@ class Injection(nn.Module):
     @contextmanager
     def folded(self) -> Iterator[None]:
         """While no weight changes: G and the layer that reads u as one layer, a product less a solve. No gradients."""
-        if isinstance(self.project, nn.Linear) and not isinstance(self.mix, AddInjection):
+        if isinstance(self.project, nn.Linear) and isinstance(self.mix, MLPInjection | LinearInjection):
             layer = self.mix.reads
             with torch.no_grad():
                 of_u = layer.weight[:, self.project.out_features :]
@@ -148,8 +195,16 @@ class Injection(nn.Module):
 
     @torch.no_grad()
     def set_exact(self, a: float, b: float) -> None:
-        """Set the weights so that the injection returns a h + b h_pre, exactly."""
+        """Set the weights so that the injection returns a h + b h_pre, exactly.
+
+        `diagonal` returns a h + b h_pre / rms(h_pre), because it brings h_pre to one size at every position. A
+        ValueError if a is not one that it can have.
+        """
+        self.mix.set_exact(a, b)
+        self._forget_projection()
+
+    def _forget_projection(self) -> None:
+        """Make G the identity."""
         if isinstance(self.project, nn.Linear):
             nn.init.eye_(self.project.weight)
             nn.init.zeros_(self.project.bias)
-        self.mix.set_exact(a, b)

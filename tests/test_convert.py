@@ -12,7 +12,7 @@ from fpmgm.checkpoint import Model
 from fpmgm.codecs import TextCodec
 from fpmgm.data.text import train_bpe
 from fpmgm.denoiser import Denoiser
-from fpmgm.injection import INJECTIONS, InjectionName
+from fpmgm.injection import InjectionName
 from fpmgm.interop.conversion import to_fixed_point
 from fpmgm.interop.layer_map import LayerMap
 from fpmgm.types import Places
@@ -20,6 +20,7 @@ from tests.conftest import SMALL, Build
 
 DEPTH = 12
 PLAIN = replace(SMALL, num_pre=DEPTH, num_fp=0, num_post=0, time_conditioning=True)
+EXACT = ["mlp", "linear", "add"]
 MAPS = ["1/6/12", "1,2/6,7/11,12", "3/3/3", "/5/", "12/1/6"]
 CODEC = TextCodec(train_bpe(iter(["the sea"]), 258).to_str())
 
@@ -43,7 +44,7 @@ def run_layers(denoiser: Denoiser, layers: Sequence[int], h: Tensor, cond: Any) 
 
 
 @pytest.mark.parametrize("text", MAPS)
-@pytest.mark.parametrize("injection", INJECTIONS)
+@pytest.mark.parametrize("injection", EXACT)
 @pytest.mark.parametrize("num_iters", [1, 3])
 @torch.no_grad()
 def test_with_1_and_0_the_model_is_a_plain_loop_of_the_fixed_point_layers(
@@ -68,7 +69,7 @@ def test_with_1_and_0_the_model_is_a_plain_loop_of_the_fixed_point_layers(
 
 
 @pytest.mark.parametrize(("a", "b"), [(0.5, 0.5), (1.0, 0.0), (0.3, -2.0)])
-@pytest.mark.parametrize("injection", INJECTIONS)
+@pytest.mark.parametrize("injection", EXACT)
 @torch.no_grad()
 def test_the_injection_of_a_converted_model_returns_a_h_plus_b_h_pre(
     plain: Model, a: float, b: float, injection: InjectionName
@@ -82,6 +83,19 @@ def test_the_injection_of_a_converted_model_returns_a_h_plus_b_h_pre(
     cond = fp.condition(z, t)
     expected = run_layers(plain.denoiser, [6], a * h + b * h_pre, plain.denoiser.condition(z, t))
     torch.testing.assert_close(fp.fixed_point_map(h_pre, cond)(h), expected, atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_a_diagonal_injection_of_a_converted_model_starts_near_a_h_plus_b_h_pre(plain: Model) -> None:
+    fp = to_fixed_point(plain, LayerMap.parse("1/6/12"), a=0.25, b=-0.5, injection="diagonal").denoiser
+    z, t = tokens()
+    h_pre = fp.pre(z, fp.condition(z, t))
+    assert fp.injection is not None
+    found = fp.injection(torch.ones_like(h_pre), fp.injection.constant(h_pre)) - 0.25
+    cosine = torch.cosine_similarity(found, -h_pre, dim=-1)
+    torch.testing.assert_close(cosine, torch.ones_like(cosine))
+    sizes = found.norm(dim=-1) / h_pre.norm(dim=-1)
+    assert float(sizes.mean()) == pytest.approx(0.5, rel=0.1)
 
 
 @torch.no_grad()
@@ -125,5 +139,7 @@ def test_what_cannot_be_cut_is_refused(plain: Model, small_model: Build) -> None
         to_fixed_point(replace(plain, config=causal), LayerMap.parse("1/1/1"))
     with pytest.raises(ValueError, match=r"\(a, b\) is \(nan, 0.5\); both must be finite"):
         to_fixed_point(plain, LayerMap.parse("1/1/1"), a=float("nan"))
+    with pytest.raises(ValueError, match="a is 1, and the injection diagonal always shrinks h"):
+        to_fixed_point(plain, LayerMap.parse("1/1/1"), a=1.0, injection="diagonal")
     with pytest.raises(ValueError, match="unknown injection 'mpl'; did you mean 'mlp'"):
         to_fixed_point(plain, LayerMap.parse("1/1/1"), injection="mpl")  # type: ignore[arg-type]

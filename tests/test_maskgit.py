@@ -425,7 +425,10 @@ def test_a_pass_never_waits_for_the_device() -> None:
     assert waits_of(run) == []
 
 
-@pytest.mark.parametrize("fields", [*SPLITS, {"injection": "linear"}, {"injection": "add", "has_projection": False}])
+@pytest.mark.parametrize(
+    "fields",
+    [*SPLITS, {"injection": "linear"}, {"injection": "add", "has_projection": False}, {"injection": "diagonal"}],
+)
 @pytest.mark.parametrize("num_positions", [1, 9])
 def test_multiply_adds_are_those_that_torch_counts(fields: dict[str, Any], num_positions: int) -> None:
     config = replace(LITTLE, **fields)

@@ -66,6 +66,7 @@ def network(build: Build, name: str) -> Denoiser:
         "mdlm": {},
         "timed": {"time_conditioning": True, "injection": "linear"},
         "two blocks": {"num_fp": 2, "injection": "add"},
+        "diagonal": {"injection": "diagonal"},
         "plain": {"num_pre": 3, "num_fp": 0, "num_post": 0},
     }
     return build(**fields[name])
@@ -73,7 +74,7 @@ def network(build: Build, name: str) -> Denoiser:
 
 @pytest.mark.parametrize("whole_first", [True, False])
 @pytest.mark.parametrize("tolerance", [None, 0.2])
-@pytest.mark.parametrize("name", ["mdlm", "timed", "two blocks", "maskgit"])
+@pytest.mark.parametrize("name", ["mdlm", "timed", "two blocks", "diagonal", "maskgit"])
 def test_a_solve_in_parts_is_the_full_computation_with_states_at_rest_put_back(
     small_model: Build, name: str, tolerance: float | None, whole_first: bool
 ) -> None:

@@ -61,7 +61,8 @@ class Network:
     num_post: int = 0
     """Blocks after the fixed point."""
     injection: InjectionName = "mlp"
-    """How the fixed-point map reads its input: `mlp` (the paper's), `linear` or `add`. Unused by a plain stack."""
+    """How the fixed-point map reads its input: `mlp` (the paper's), `linear`, `add` or `diagonal`. Unused by a plain
+    stack."""
     has_projection: bool = True
     """Whether G is a linear map; otherwise it is the identity. Unused by a plain stack."""
     cond_width: int = 128
@@ -79,8 +80,8 @@ class Network:
     embedding_start: Literal["auto", "uniform", "normal"] = "auto"
     """How fresh embeddings are drawn: `uniform` (MDLM's), `normal` (N(0, 1)), or `auto`: normal with a fixed point."""
     injection_start: Literal["random", "mean"] = "random"
-    """How a fresh injection starts: `random` (torch's default) or `mean`, exactly (h + u)/2. Unused by a plain
-    stack."""
+    """How a fresh injection starts: `random` (torch's default; of `diagonal` nothing is random) or `mean`, exactly
+    (h + u)/2. Unused by a plain stack."""
     gate_start: float = 0.0
     """What the gates of fresh blocks start at. At 0, as MDLM's, every block is the identity at first; gates that are
     open from the start spare the updates in which they open."""

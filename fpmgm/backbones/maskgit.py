@@ -55,7 +55,8 @@ class MaskGITNetwork:
     num_post: int = 0
     """Blocks after the fixed point."""
     injection: InjectionName = "mlp"
-    """How the fixed-point map reads its input: `mlp` (the paper's), `linear` or `add`. Unused by a plain stack."""
+    """How the fixed-point map reads its input: `mlp` (the paper's), `linear`, `add` or `diagonal`. Unused by a plain
+    stack."""
     has_projection: bool = True
     """Whether G is a linear map; otherwise it is the identity. Unused by a plain stack."""
     mlp_multiple: int = 256
@@ -72,8 +73,8 @@ class MaskGITNetwork:
     """How fresh embeddings are drawn: `small` (Halton-MaskGIT's, 0.02 N(0, 1)), `normal` (N(0, 1); the final norm then
     starts at 0.02, so that first logits are as small), or `auto`: normal with a fixed point."""
     injection_start: Literal["random", "mean"] = "random"
-    """How a fresh injection starts: `random` (torch's default) or `mean`, exactly (h + u)/2. Unused by a plain
-    stack."""
+    """How a fresh injection starts: `random` (torch's default; of `diagonal` nothing is random) or `mean`, exactly
+    (h + u)/2. Unused by a plain stack."""
 
     def __post_init__(self) -> None:
         for name, least, most in LIMITS:

@@ -18,7 +18,7 @@ from fpmgm.commands.convert_source import AUTO, Source, Told, read_source
 from fpmgm.devices import device_named
 from fpmgm.evaluation.held_out import OWN, check_split, measured_data, measured_on
 from fpmgm.injection import INJECTIONS, InjectionName
-from fpmgm.interop.conversion import check_map, check_mix, to_fixed_point
+from fpmgm.interop.conversion import check_map, check_mix, is_exact, to_fixed_point
 from fpmgm.interop.foreign import check_hub_form, write_hub_folder
 from fpmgm.interop.halton import check_halton_form, write_halton
 from fpmgm.interop.layer_map import LayerMap
@@ -59,7 +59,8 @@ class ConvertCommand:
     b: float = 0.5
     """The share of h_pre in that sum."""
     injection: InjectionName = "mlp"
-    """How the fixed-point map reads its input: mlp (the paper's), linear or add."""
+    """How the fixed-point map reads its input: mlp (the paper's), linear, add or diagonal. The last brings h_pre to one
+    size, so that it starts near a h + b h_pre; a must be below 1."""
     to: str = "fpmgm"
     """The form that is written. fpmgm is a model folder of ours. A plain stack can also become mdlm, the hub's form of
     MDLM, or halton, a checkpoint as the public Halton-MaskGIT code saves it."""
@@ -82,7 +83,7 @@ class ConvertCommand:
         device_named(self.device)
         choose("format", self.to, {"fpmgm": None, "mdlm": None, "halton": None})
         choose("injection", self.injection, INJECTIONS)
-        check_mix(self.a, self.b)
+        check_mix(self.a, self.b, self.injection)
         if self.map not in (FIRST_MIDDLE_LAST, "none"):
             if self.map != AUTO:
                 LayerMap.parse(self.map)
@@ -181,7 +182,8 @@ def _report(
     if layer_map is None:
         return {**report, "notes": list(source.notes)}
     report["layers"] = str(layer_map)
-    report["injection"] = f"{command.injection}, exactly {command.a:g} h + {command.b:g} h_pre"
+    how = "exactly" if is_exact(command.injection) else "nearly"
+    report["injection"] = f"{command.injection}, {how} {command.a:g} h + {command.b:g} h_pre"
     chosen = [f"The layers were chosen by their CKA on {chosen_on}."] if chosen_on else []
     return {**report, "notes": [*source.notes, *chosen, ADAPT]}
 

@@ -3,12 +3,17 @@
 import math
 from dataclasses import replace
 
+import torch
+
 from fpmgm.backbones import NetworkConfig
 from fpmgm.backbones.dit import MDLMConfig
 from fpmgm.backbones.maskgit import MaskGITConfig
 from fpmgm.checkpoint import Model
-from fpmgm.injection import InjectionName
+from fpmgm.denoiser import Denoiser
+from fpmgm.injection import Injection, InjectionName
 from fpmgm.interop.layer_map import LayerMap
+from fpmgm.masking import corrupt
+from fpmgm.randomness import generator
 
 
 def to_fixed_point(
@@ -17,10 +22,11 @@ def to_fixed_point(
     """The fixed-point model made of the mapped layers, with an injection that returns a h + b h_pre, exactly.
 
     (1, 0) makes it a plain loop of the fixed-point layers; (1/2, 1/2) keeps their input injected. Embeddings, what
-    conditions the blocks, and the head are the source's. It needs adaptation before it is of use.
+    conditions the blocks, and the head are the source's. It needs adaptation before it is of use. The injection
+    `diagonal` brings h_pre to one size at every position: its b is multiplied by the mean size of h_pre.
     """
     check_map(model.config, layer_map)
-    check_mix(a, b)
+    check_mix(a, b, injection)
     config = replace(
         _as_stack(model.config),
         num_pre=len(layer_map.pre),
@@ -29,12 +35,12 @@ def to_fixed_point(
         injection=injection,
     )
     denoiser = config.build()
-    assert denoiser.injection is not None
-    denoiser.injection.set_exact(a, b)
     source, weights = model.denoiser.state_dict(), denoiser.state_dict()
     for name, weight in weights.items():
         if name.startswith("backbone."):
             weight.copy_(source[_source_name(name, layer_map)])
+    assert denoiser.injection is not None
+    denoiser.injection.set_exact(a, b if is_exact(injection) else b * _mean_size(denoiser.eval()))
     return Model(denoiser=denoiser.eval(), config=config, codec=model.codec, data=model.data)
 
 
@@ -54,10 +60,25 @@ def _as_stack(config: NetworkConfig) -> MDLMConfig | MaskGITConfig:
     return config
 
 
-def check_mix(a: float, b: float) -> None:
-    """Raise a ValueError if no injection can return a h + b h_pre."""
+def check_mix(a: float, b: float, injection: InjectionName) -> None:
+    """Raise a ValueError if such an injection cannot start as a h + b h_pre."""
     if not (math.isfinite(a) and math.isfinite(b)):
         raise ValueError(f"(a, b) is ({a}, {b}); both must be finite")
+    Injection(injection, 1, has_projection=False).set_exact(a, b)
+
+
+def is_exact(injection: InjectionName) -> bool:
+    """Whether such an injection can return a h + b h_pre at all positions, whatever the size of h_pre there."""
+    return injection != "diagonal"
+
+
+@torch.no_grad()
+def _mean_size(denoiser: Denoiser) -> float:
+    """The mean over positions of the size (rms) of h_pre, for sequences of any tokens of which half are masked."""
+    rng = generator(0)
+    z = torch.randint(0, denoiser.vocab_size, (8, denoiser.max_length), generator=rng)
+    z = corrupt(z, torch.full((8,), 0.5), mask_id=denoiser.mask_id, rng=rng)
+    return float(denoiser.pre(z, denoiser.condition(z, 0.5)).square().mean(dim=-1).sqrt().mean())
 
 
 def _source_name(name: str, layer_map: LayerMap) -> str:

@@ -184,6 +184,7 @@ def gpt2_like() -> str:
         (["OURS", "OUT", "--map", "1-6-12"], "the layer map is '1-6-12'; write pre/fixed-point/post layers"),
         (["OURS", "OUT", "--map", "0/1/2"], "names layer 0; layers count from 1"),
         (["OURS", "OUT", "--injection", "mpl"], "did you mean 'mlp'?"),
+        (["OURS", "OUT", "--injection", "diagonal", "--a", "1"], "a is 1, and the injection diagonal always shrinks h"),
         (["OURS", "OUT", "--to", "mdml"], "unknown format 'mdml'; did you mean 'mdlm'?"),
         (["OURS", "OUT", "--to", "mdlm", "--map", "1/2/4"], "has no form in MDLM's naming; use --map none"),
         (["OURS", "OUT", "--map", "none", "--a", "1"], "a, b and injection are for fixed-point models"),
