@@ -65,14 +65,15 @@ class KilledError(Exception):
     pass
 
 
-@pytest.mark.parametrize("is_plain", [False, True])  # the plain stack with AdamW, the fixed point with Muon
+@pytest.mark.parametrize("is_plain", [False, True])  # the fixed point with Muon and warm starts
 def test_a_run_killed_at_any_update_ends_with_the_metrics_of_an_unbroken_one(
     config: Training, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_plain: bool
 ) -> None:
     if is_plain:
         config = replace(config, model=replace(network_of(config), num_pre=2, num_fp=0, num_post=0))
     else:
-        config = replace(config, optim=replace(config.optim, kind="muon"))
+        warm = MaskedCrossEntropy(warm_start=0.5)
+        config = replace(config, optim=replace(config.optim, kind="muon"), objective=warm)
     whole = replace(config, out=str(tmp_path / "whole"))
     train(whole, "test")
     original = loop.Run.update

@@ -123,6 +123,11 @@ class Matching:
             raise ValueError(
                 f"reuse is {self.reuse}, and only inputs `own` come from a rollout; give --objective.inputs own"
             )
+        if self.base.warm_start:
+            raise ValueError(
+                f"base.warm_start is {self.base.warm_start}, and matching starts its solver by inputs `own` and reuse; "
+                "leave it out"
+            )
         if self.base_weight and self.inputs == "own":
             raise ValueError("base_weight is for inputs `data`: of its own samples nobody knows the right tokens")
 
