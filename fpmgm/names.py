@@ -38,8 +38,8 @@ def slug(name: str) -> str:
 def short_names(places: Iterable[str]) -> dict[str, str]:
     """Each place by the end of its path, as much of it as tells it from all others.
 
-    >>> short_names(["runs/a/model", "runs/b/model", "text-mini"])
-    {'runs/a/model': 'a/model', 'runs/b/model': 'b/model', 'text-mini': 'text-mini'}
+    >>> short_names(["runs/a/model", "runs/b/model", "stories"])
+    {'runs/a/model': 'a/model', 'runs/b/model': 'b/model', 'stories': 'stories'}
     """
     parts = {place: PurePath(place).parts for place in places}
 

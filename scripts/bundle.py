@@ -39,6 +39,9 @@ def bundle(run: Path, name: str, sequences: int = ALL) -> None:
         own = replace(model.data, tokenizer=name)  # it holds its own
         model = replace(model, data=own, generation={"defaults": {"cfg_weight": CFG_WEIGHT}})
     model.save(folder, dtype=torch.float16)
+    if (tokenizer := folder / "tokenizer.json").is_file():  # without its line breaks it has a third of the size
+        content = json.loads(tokenizer.read_text())
+        tokenizer.write_text(json.dumps(content, ensure_ascii=False, separators=(",", ":")))
     shutil.copyfile(run / "model" / CURVES, folder / CURVES)
     if model.speech.kind != "text":
         _bundle_images(run / "model", folder, name)

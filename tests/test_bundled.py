@@ -19,7 +19,7 @@ def report(name: str) -> dict[str, Any]:
 
 
 def test_the_base_model_is_better_than_a_5_gram_model_of_the_tokens_it_has_seen() -> None:
-    found = report("text-mini")
+    found = report("stories-fp")
     assert found["value"] + 2 * found["error"] < found["ngram_of_seen"]["stupid_backoff"]
 
 

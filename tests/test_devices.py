@@ -286,7 +286,7 @@ def test_a_map_without_places_gives_none() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["text-mini", "text-mini-mdlm"])
+@pytest.mark.parametrize("name", ["stories-fp", "stories-mdlm"])
 def test_a_gpu_writes_what_the_cpu_writes(name: str) -> None:
     on_cpu, on_gpu = (fpmgm.generate(fpmgm.load(name, device=device), num_samples=4) for device in ("cpu", "cuda"))
     same = [
@@ -338,7 +338,7 @@ def test_a_gpu_beyond_the_last_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_precision_is_chosen_when_a_model_is_loaded_and_tokens_are_still_drawn_in_float64() -> None:
-    model = fpmgm.load("text-mini", device="cpu", dtype="bfloat16")
+    model = fpmgm.load("stories-fp", device="cpu", dtype="bfloat16")
     assert {parameter.dtype for parameter in model.denoiser.parameters()} == {torch.bfloat16}
     seen: set[torch.dtype] = set()
 
@@ -369,7 +369,7 @@ def _drawn(denoiser: Denoiser) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("option", "value"), [("--device", "tpu"), ("--dtype", "float8")])
-@pytest.mark.parametrize("command", [("sample",), ("evaluate",), ("sweep", "budgets"), ("analyse", "text-mini", "cka")])
+@pytest.mark.parametrize("command", [("sample",), ("evaluate",), ("sweep", "budgets"), ("analyse", "stories-fp", "cka")])
 def test_commands_refuse_an_unknown_device_or_dtype(
     command: tuple[str, ...], option: str, value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -214,7 +214,7 @@ def test_what_cannot_be_converted_gets_one_line_and_exit_code_2(
         ([file, *HEADS, "--map", "1/2/9"], "names layer 9, but the source has layers 1 to 3"),
         ([file, *HEADS, "--map", "1/2/3", "--to", "halton"], "has no form in Halton-MaskGIT's naming; use --map none"),
         ([str(fp), "--to", "halton"], "a fixed-point model (1/1/1 blocks) has no form in Halton-MaskGIT's naming"),
-        (["text-mini-mdlm", "--to", "halton"], "this is for MaskGIT and FP-MaskGIT"),
+        (["stories-mdlm", "--to", "halton"], "this is for MaskGIT and FP-MaskGIT"),
         ([str(fp), "--map", "1/1/1"], "the source has a fixed point already"),
     ]:
         source, *options = arguments

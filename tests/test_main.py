@@ -104,7 +104,7 @@ def test_a_model_that_cannot_be_pushed_because_nothing_answers_is_an_error_of_on
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # where nobody listens
     monkeypatch.setenv("HF_TOKEN", "nobody")
-    assert main(["push", "text-mini", "owner/name"]) == 1
+    assert main(["push", "stories-fp", "owner/name"]) == 1
     printed = capsys.readouterr().err
     assert printed.startswith("fpmgm: the hub does not give a place to owner/name: ")
     assert printed.count("\n") == 1

@@ -111,7 +111,7 @@ def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: st
 def test_analyse_optimum_compares_a_model_with_its_optimum_and_with_itself_at_its_entropy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["analyse", "text-mini", "optimum", "--num-samples", "2", "--num-inputs", "1", "--length", "16"]
+    command = ["analyse", "stories-fp", "optimum", "--num-samples", "2", "--num-inputs", "1", "--length", "16"]
     assert main([*command, "--budgets", "6", "--judge", "", "--out", str(tmp_path)]) == 0
     rows = json.loads((tmp_path / "rows.json").read_text())
     assert [row["drawn_from"] for row in rows[:2]] == ["the model", "the geometric mean"]
@@ -129,7 +129,7 @@ def test_analyse_optimum_compares_a_model_with_its_optimum_and_with_itself_at_it
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--length", "999"], "length is 999; the model takes 1 to 128, or 0 for all"),
+        (["--length", "999"], "length is 999; the model takes 1 to 256, or 0 for all"),
         (["--gap", "2"], "gap is 2.0"),
         (["--budgets", "1"], "budget"),
         (["--num-samples", "0"], "num_samples is 0"),
@@ -138,5 +138,5 @@ def test_analyse_optimum_compares_a_model_with_its_optimum_and_with_itself_at_it
 def test_analyse_optimum_refuses_what_cannot_be_sampled(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["analyse", "text-mini", "optimum", *arguments]) == 2
+    assert main(["analyse", "stories-fp", "optimum", *arguments]) == 2
     assert message in capsys.readouterr().err

@@ -281,7 +281,7 @@ def test_rows_are_plain_json(folder: str, tmp_path: Path) -> None:
 def test_reproduce_fills_every_table_and_goes_on_where_it_was_stopped(
     text_model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("text-mini", "text-mini-mdlm"):
+    for name in ("stories-fp", "stories-mdlm"):
         text_model.save(tmp_path / "models" / name)
     monkeypatch.setattr(places, "BUNDLED", tmp_path / "models")
     short = tuple(replace(stage, budgets=(12,)) for stage in reproduce.TEXT_MINI[:3])

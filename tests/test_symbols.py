@@ -96,8 +96,8 @@ def test_a_tokenizer_with_more_symbols_than_the_network_is_refused(text_model: M
 
 
 def test_the_tokens_of_ordinary_text_are_those_of_the_tokenizer_itself() -> None:
-    tokenizer = read_tokenizer(BUNDLED / "text-mini" / "tokenizer.json")
-    file = BUNDLED / "text-mini" / "README.md"
+    tokenizer = read_tokenizer(BUNDLED / "stories-fp" / "tokenizer.json")
+    file = BUNDLED / "stories-fp" / "README.md"
     texts = [file.read_text(), "", " ", "a " * 5000, "é中文。" * 3000, "x" * LONG_WORD, "\n" * LONG_WORD]
     plain = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
     assert encode_texts(tokenizer, texts) == plain
@@ -110,7 +110,7 @@ def test_a_word_without_end_is_cut_and_nothing_of_it_is_lost(letter: str) -> Non
     parts = cut_words(text)
     assert "".join(parts) == text
     assert len(parts) > 3
-    tokenizer = read_tokenizer(BUNDLED / "text-mini" / "tokenizer.json")
+    tokenizer = read_tokenizer(BUNDLED / "stories-fp" / "tokenizer.json")
     [ids] = encode_texts(tokenizer, [text])
     assert tokenizer.decode(ids) == text
 
@@ -118,7 +118,7 @@ def test_a_word_without_end_is_cut_and_nothing_of_it_is_lost(letter: str) -> Non
 def test_training_bpe_on_ordinary_text_is_what_it_was_without_cutting() -> None:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-    texts = [(BUNDLED / name / "README.md").read_text() for name in ("text-mini", "text-mini-mdlm")]
+    texts = [(BUNDLED / name / "README.md").read_text() for name in ("stories-fp", "stories-mdlm")]
     expected = Tokenizer(models.BPE())
     expected.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     expected.decoder = decoders.ByteLevel()

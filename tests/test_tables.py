@@ -40,7 +40,7 @@ def sampled_row() -> Row:
 
 SAMPLED = sampled_row()
 TIMED = benchmark.Timed(
-    name="text-mini-mdlm",
+    name="stories-mdlm",
     block_evals=96,
     steps=16,
     multiply_adds=12.3e9,
@@ -116,8 +116,8 @@ def test_two_models_of_one_folder_name_are_told_apart_in_every_table() -> None:
 
 
 def test_a_place_is_named_by_the_shortest_end_that_tells_it_from_the_others() -> None:
-    places = ["runs/a/x/model", "runs/b/x/model", "text-mini", "model", "other/name"]
-    assert list(short_names(places).values()) == ["a/x/model", "b/x/model", "text-mini", "model", "name"]
+    places = ["runs/a/x/model", "runs/b/x/model", "stories-fp", "model", "other/name"]
+    assert list(short_names(places).values()) == ["a/x/model", "b/x/model", "stories-fp", "model", "name"]
     assert short_names(["runs/a/model", "runs/a/model"]) == {"runs/a/model": "model"}
     assert short_names(["model", "runs/model"]) == {"model": "model", "runs/model": "runs/model"}
 

@@ -11,7 +11,7 @@ from fpmgm.evaluation import threads
 from fpmgm.evaluation.threads import ALL, threads_for, use_threads
 from fpmgm.recipes import RECIPES
 
-MINI = read_config(BUNDLED / "text-mini")
+MINI = read_config(BUNDLED / "stories-fp")
 
 
 def test_small_work_has_one_thread_and_large_work_all(monkeypatch: pytest.MonkeyPatch) -> None:

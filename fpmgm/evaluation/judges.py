@@ -24,7 +24,7 @@ from fpmgm.symbols import END_OF_TEXT
 
 TokenNats = Float[Tensor, " N"]
 TEXTS_AT_ONCE = 16
-BUNDLED_JUDGE = "text-mini-judge"
+BUNDLED_JUDGE = "stories-judge"
 STORIES_SOURCE, STORIES_IDS = "stories-source", "stories-source-ids"
 
 

@@ -17,7 +17,7 @@ from fpmgm.places import find_folder
 from fpmgm.recipes.poetry import MINI, POETRY
 from fpmgm.training.config import Training
 
-BASE = "text-mini"
+BASE = "stories-fp"
 """The bundled model that a run may start from. Its network, length and tokenizer are read from its folder."""
 RECIPE = "poetry"
 """The recipe that a run is a variant of."""

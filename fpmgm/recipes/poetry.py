@@ -1,10 +1,10 @@
-"""The miniature: poetry, 192 wide, sequences of 128 tokens. Base runs have 5,000 updates of 32 sequences.
+"""The hard miniature: poetry, 192 wide, sequences of 128 tokens. Base runs have 5,000 updates of 32 sequences.
 
 fpmgm train poetry             FP-MDLM, 1/1/1 blocks
 fpmgm train poetry-mdlm        MDLM, 12 blocks
 fpmgm train poetry-judge       a causal model of 12 blocks, to judge samples with; 3,000 updates
 
-Stages that start from the bundled base models, 13 to 25 minutes each on one busy core; scores are in docs/log.md:
+Stages that start from the base runs in runs/, 13 to 25 minutes each on one busy core; scores are in docs/log.md:
 
 fpmgm train poetry-cofre       FP-MDLM, consistency across steps (L_CONS)
 fpmgm train poetry-mdlm-cons   MDLM, the same
@@ -37,6 +37,9 @@ MINI = Network(
 MINI_DEEP = replace(MINI, num_pre=12, num_fp=0, num_post=0)
 """The plain stack beside it."""
 
+FIXED_POINT, PLAIN = "runs/poetry", "runs/poetry-mdlm"
+"""The runs that stages start from."""
+
 POETRY = Training(
     model=MINI,
     data=TextConfig(source="poetry", tokenizer="bpe-2048", length=128),
@@ -49,7 +52,7 @@ POETRY_MDLM = replace(POETRY, model=MINI_DEEP)
 
 POETRY_JUDGE = replace(
     POETRY_MDLM,
-    model=replace(MINI_DEEP, is_causal=True, embedding_start="auto"),  # as the bundled one was trained
+    model=replace(MINI_DEEP, is_causal=True, embedding_start="auto"),
     objective=NextToken(),
     updates=3000,
 )
@@ -64,7 +67,7 @@ STAGE = replace(
 
 POETRY_COFRE = replace(
     STAGE,
-    init="text-mini",
+    init=FIXED_POINT,
     objective=Consistency(
         weight=3.0, teacher="init", distance="kl-bwd", positions="both-masked", gap_min=0.3, gap_max=0.6
     ),
@@ -76,27 +79,27 @@ POETRY_COFRE = replace(
 
 POETRY_MDLM_CONS = replace(
     POETRY_COFRE,
-    init="text-mini-mdlm",
+    init=PLAIN,
     model=POETRY_MDLM.model,
     updates=200,  # as long as the other on one core
 )
 
 POETRY_FP_SDTT = replace(
     STAGE,
-    init="text-mini",
+    init=FIXED_POINT,
     objective=SelfDistillation(rounds=1, first_steps=4),
     optim=replace(STAGE.optim, lr=5e-5, ema=0.98),
     validate_every=100,
     snapshot_every=50,
 )
 
-POETRY_SDTT = replace(POETRY_FP_SDTT, init="text-mini-mdlm", model=POETRY_MDLM.model)
+POETRY_SDTT = replace(POETRY_FP_SDTT, init=PLAIN, model=POETRY_MDLM.model)
 
 POETRY_ADAPT = replace(
     STAGE,
-    init="text-mini-mdlm",
+    init=PLAIN,
     init_map="1/6/12",
-    objective=Consistency(weight=0.1, teacher="text-mini-mdlm", distance="kl", temperature=1.5),
+    objective=Consistency(weight=0.1, teacher=PLAIN, distance="kl", temperature=1.5),
     optim=replace(POETRY.optim, warmup=50, ema=0.98),
     validate_every=100,
 )

@@ -72,11 +72,11 @@ def test_a_reader_that_leaves_early_gets_no_traceback() -> None:
         (["sample", "EMPTY"], "no model at"),
         (["sample", "FOLDER"], "is not a model folder: it has no config.json; weights.pt is a pickle"),
         (["info", "owtt"], "did you mean 'owt'?"),
-        (["evaluate", "--judge", "text-mini"], "is a masked model; a judge must be causal"),
+        (["evaluate", "--judge", "stories-fp"], "is a masked model; a judge must be causal"),
         (["evaluate", "--match", "temprature"], "did you mean 'temperature'"),
         (["evaluate", "--match", "top_p"], "give at least two"),
         (["evaluate", "--mauve", "--judge", ""], "MAUVE needs a judge's features; give --judge"),
-        (["push", "text-mini", "noowner"], "a hub repository is written owner/name"),
+        (["push", "stories-fp", "noowner"], "a hub repository is written owner/name"),
     ],
 )
 def test_wrong_input_gets_one_line_and_exit_code_2(

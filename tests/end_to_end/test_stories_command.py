@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fpmgm.__main__ import main
-from fpmgm.checkpoint import load
+from fpmgm.checkpoint import Model, load
 from fpmgm.data.stories import read_shard
 from fpmgm.data.stories_text import StoriesConfig
 from tests.small_source import write_source
@@ -24,7 +24,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.slow
 def test_stories_are_prepared_trained_on_and_judged_by_their_source(
-    cache: Path, capsys: pytest.CaptureFixture[str]
+    cache: Path, text_model: Model, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["prepare", "stories", "--size", "2000", "--workers", "2"]) == 0
     out, err = capsys.readouterr()
@@ -44,7 +44,8 @@ def test_stories_are_prepared_trained_on_and_judged_by_their_source(
     protocols = [row["protocol"] for row in rows if "protocol" in row]
     assert [(protocol["judge"], protocol["judged_by"]) for protocol in protocols] == [("stories-source", "ids")]
     capsys.readouterr()
-    assert main(["evaluate", "text-mini", "--budgets", "6", "--num-samples", "2", "--judge", "stories-source-ids"]) == 2
+    text_model.save("other")
+    assert main(["evaluate", "other", "--budgets", "6", "--num-samples", "2", "--judge", "stories-source-ids"]) == 2
     assert "reads only models that write the source's own ids" in capsys.readouterr().err
 
 

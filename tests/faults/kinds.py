@@ -30,7 +30,7 @@ BASES: tuple[Command, ...] = (
     OPTIMUM,
     DYNAMICS,
     ("info", "model"),
-    ("info", "text-mini"),
+    ("info", "stories-fp"),
     ("convert", "plain", "made", "--map", "1/1/1"),
     ("push", "model", "owner/name"),
     ("reproduce", "text-mini", "--no-sweeps", "--no-contest", "--out", "out", "--judge", ""),
@@ -170,7 +170,7 @@ def _early_wrong(rng: Random) -> Command:
     name = rng.choice(("benchmark", "benchmark", "quickstart", "reproduce", "train"))
     if name == "benchmark":
         option = rng.choice(("budget", "batch-size", "length", "repeats"))
-        return (name, rng.choice(("model", "text-mini", "owt")), f"--{option}", rng.choice(wrong))
+        return (name, rng.choice(("model", "stories-fp", "owt")), f"--{option}", rng.choice(wrong))
     if name == "quickstart":
         return (name, "--num-samples", rng.choice((*wrong, "0")))
     if name == "reproduce":

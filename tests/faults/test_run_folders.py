@@ -321,7 +321,7 @@ def test_the_dynamics_of_a_broken_run_get_one_line(folder: Path) -> None:
     (folder / "metrics.jsonl").write_bytes(b"\xff\n[1]\n")
     assert dynamics().code == 2
     broken.rmdir()
-    shutil.copytree(BUNDLED / "text-mini", broken)
+    shutil.copytree(BUNDLED / "stories-fp", broken)
     (folder / "start.json").write_text("[]")
     ended = dynamics()
     assert (ended.code, ended.said.count("\n")) == (2, 1)
