@@ -100,17 +100,20 @@ class TextCodec:
                 run.append(token)
         return "".join([*parts, self.tokenizer.decode(run)])
 
-    def documents(self, tokens: Sequence[int]) -> str:
-        """The text of tokens, for a judge: documents with <|endoftext|> between them, and none at either end."""
+    def documents(self, tokens: Sequence[int], *, has_ends: bool = False) -> str:
+        """The text of tokens, for a judge: documents with <|endoftext|> between them, and none at either end.
+
+        With `has_ends`, those at both ends are kept, as the tokens have them.
+        """
         parts: list[list[int]] = [[]]
         for token in tokens:
             if token in (self.symbols.first, self.symbols.last):
                 parts.append([])
             else:
                 parts[-1].append(token)
-        while len(parts) > 1 and not parts[0]:
+        while not has_ends and len(parts) > 1 and not parts[0]:
             parts.pop(0)
-        while len(parts) > 1 and not parts[-1]:
+        while not has_ends and len(parts) > 1 and not parts[-1]:
             parts.pop()
         return END_OF_TEXT.join(self.show(part) for part in parts)
 

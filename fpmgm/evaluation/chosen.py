@@ -8,7 +8,7 @@ from fpmgm.codecs import CODECS
 from fpmgm.evaluation.evaluator import Evaluator, evaluator_for
 from fpmgm.evaluation.held_out import HELD_OUT
 from fpmgm.evaluation.image_judges import judge_of
-from fpmgm.evaluation.judges import judge_named
+from fpmgm.evaluation.judges import PAPER, judge_named
 
 TEXT, IMAGE = "text", "image"
 
@@ -18,6 +18,7 @@ def chosen_evaluator(
     *,
     judge: str,
     device: str,
+    convention: str = PAPER,
     mauve: str = "",
     mauve_split: str = HELD_OUT,
     inception: bool = False,
@@ -29,10 +30,13 @@ def chosen_evaluator(
     if kind_of(models) == IMAGE:
         if mauve:
             raise ValueError("MAUVE compares texts, and these models draw images; leave --mauve out")
+        if convention != PAPER:
+            raise ValueError(f"convention is {convention}, and these models draw images; leave --convention out")
         return evaluator_for(IMAGE, judge=judge_of(judge, models[0]), inception=inception, device=device)
     if inception:
         raise ValueError("Inception looks at images, and these models write text; leave --inception out")
-    return evaluator_for(TEXT, judge=judge_named(judge), mauve=mauve, mauve_split=mauve_split, device=device)
+    settings = {"judge": judge_named(judge), "convention": convention, "device": device}
+    return evaluator_for(TEXT, mauve=mauve, mauve_split=mauve_split, **settings)
 
 
 def kind_of(models: Sequence[str]) -> str:

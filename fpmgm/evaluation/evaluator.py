@@ -53,6 +53,11 @@ class Evaluator(Protocol):
         ...
 
     @property
+    def convention(self) -> str:
+        """How a judge scores, if there are several ways; empty if there is one."""
+        ...
+
+    @property
     def validated(self) -> Metric:
         """What validation measures, and the stopping rule of training reads."""
         ...
@@ -119,6 +124,7 @@ class WithoutSamples:
 
     refusal: ClassVar[str]
     """What to do instead."""
+    convention: ClassVar[str] = ""
 
     def check(self, num_samples: int) -> None:
         raise ValueError(self.refusal)

@@ -27,6 +27,7 @@ from fpmgm.evaluation.held_out import (
 )
 from fpmgm.evaluation.intervals import Interval
 from fpmgm.evaluation.layout import COSTS, MATCHED, Reference, measured_columns, write_tables
+from fpmgm.evaluation.judges import ConventionName
 from fpmgm.evaluation.matched import RANGES
 from fpmgm.evaluation.ngram import floors
 from fpmgm.evaluation.plots import quality_against_cost
@@ -56,6 +57,9 @@ class Evaluation(OnDevice):
     """Who judges samples. Text is judged by smollm2, a causal model of ours or one of the hub; images are judged by a
     classifier of ours. With auto, the bundled judge does it. If it is empty, samples are not judged."""
     data: str = OWN
+    convention: ConventionName = "paper"
+    """Which tokens of a text the judge scores. paper: an end-of-text stands before the text, and every token is scored.
+    published: as in the code of MDLM, ReMDM and Duo, without the first token and later ends."""
     """The data that models are validated on: a corpus by name, a file or a folder. With auto, it is what each model was
     trained on, split as in training. If it is empty, models are not validated."""
     split: str = AUTO
@@ -115,6 +119,7 @@ class Evaluation(OnDevice):
             judge=self.judge,
             device=self.device,
             mauve=self.data if self.mauve else "",
+            convention=self.convention,
             mauve_split=split,
             inception=self.inception,
         )
@@ -225,6 +230,7 @@ def _frontiers(asked: Evaluation) -> Frontiers:
         split=asked.split,
         device=asked.device,
         out=str(Path(asked.out) / "frontier") if asked.out else "",
+        convention=asked.convention,
     )
 
 

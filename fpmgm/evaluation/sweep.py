@@ -192,6 +192,7 @@ def _settled(cell: Cell) -> Sampling:
 
 
 @lru_cache(maxsize=64)
+            convention=evaluator.convention if evaluator.judged_by() else "",
 def _grid(model: str) -> tuple[int, int] | None:
     """The rows and columns that a model fills, if it fills a grid."""
     codec = load_codec(find_folder(model))

@@ -12,6 +12,7 @@ from fpmgm.evaluation.cells import Cell, axes_of, grid_cells, preset_by_name
 from fpmgm.evaluation.chosen import chosen_evaluator
 from fpmgm.evaluation.evaluator import Metric
 from fpmgm.evaluation.layout import COSTS, draw_rows, measured_columns, varied, write_tables
+from fpmgm.evaluation.judges import ConventionName
 from fpmgm.evaluation.rows import Row
 from fpmgm.evaluation.sweep import Protocol, run_sweep
 from fpmgm.files import write_json
@@ -41,6 +42,9 @@ class Sweep(OnDevice):
     """Who judges samples. Text is judged by smollm2, a causal model of ours or one of the hub; images are judged by a
     classifier of ours. With auto, the bundled judge does it. If it is empty, samples are not judged."""
     seed: int = 0
+    convention: ConventionName = "paper"
+    """Which tokens of a text the judge scores. paper: an end-of-text stands before the text, and every token is scored.
+    published: as in the code of MDLM, ReMDM and Duo, without the first token and later ends."""
     """Every random number follows from this number."""
     out: str = ""
     """The folder for PRESET.jsonl and its tables and plots. If the sweep was stopped, the same call goes on. If it is
@@ -113,7 +117,7 @@ def sweep(
 def measure(asked: Sweep, cells: Sequence[Cell], *, on_cell: Callable[[Cell, int, int], None] | None = None) -> Swept:
     """Measure cells as a sweep asks for; write its tables and plots, and save the best, if it asks for that."""
     models = list(dict.fromkeys(cell.model for cell in cells))
-    evaluator = chosen_evaluator(models, judge=asked.judge, device=asked.device)
+    evaluator = chosen_evaluator(models, judge=asked.judge, device=asked.device, convention=asked.convention)
     protocol = Protocol(num_samples=asked.num_samples, evaluator=evaluator, device=asked.device, dtype=asked.dtype)
     with TemporaryDirectory() as scratch:
         folder = Path(asked.out or scratch)

@@ -12,6 +12,7 @@ from fpmgm.evaluation.evaluator import Evaluator, Metric, evaluator_for
 from fpmgm.evaluation.held_out import HELD_OUT, data_for
 from fpmgm.evaluation.intervals import Interval
 from fpmgm.evaluation.matched import is_near
+from fpmgm.evaluation.judges import ConventionName
 from fpmgm.evaluation.plots import lines_by_update, quality_against_cost
 from fpmgm.evaluation.rows import Row, append, read_lines
 from fpmgm.evaluation.side_by_side import VALIDATION_ITERS
@@ -142,6 +143,8 @@ class Line(NamedTuple):
     num_samples: int
 
 
+    convention: ConventionName = "paper"
+    """Which tokens of a text the judges score."""
 class Entry(NamedTuple):
     """A row, and the line of the table that it belongs to."""
 
@@ -214,10 +217,11 @@ class Contest:
         usual_evaluator = self._evaluator(self.judge)
         parts = [_validation_table(validation, usual_evaluator.validated)]
         title = capitalised(usual_evaluator.primary.title)
-        parts.append(f"### {title} (entropy), judge: {self.judge or 'none'}\n\n{self._table(rows)}")
+        parts.append(f"### {title} (entropy), judge: {self._judge_told(self.judge)}\n\n{self._table(rows)}")
         parts += self._pictures(rows)
         if self.second_judge:
-            parts.append(f"### Judge: {self.second_judge}\n\n{self._table(second, self.second_judge)}")
+            told = self._judge_told(self.second_judge)
+            parts.append(f"### Judge: {told}\n\n{self._table(second, self.second_judge)}")
         entropies = self._entropies(rows)
         usual = [line for line in lines if line.is_usual]
         matched = self._share(usual, partial(self._matched, entropies))
@@ -226,7 +230,11 @@ class Contest:
         return "\n\n".join(parts)
 
     def _evaluator(self, judge: str) -> Evaluator:
-        return evaluator_for(self.kind, judge=judge, device=self.device)
+        settings = {"convention": self.convention} if judge and self.kind == "text" else {}
+        return evaluator_for(self.kind, judge=judge, device=self.device, **settings)
+
+    def _judge_told(self, judge: str) -> str:
+        return f"{judge}, convention: {self.convention}" if judge and self.kind == "text" else judge or "none"
 
     def _lines(self, contestant: Contestant, models: list[str]) -> Iterator[Line]:
         usual = _usual_reuse(models[0])

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from fpmgm.devices import OnDevice
 from fpmgm.evaluation.cells import PRESETS
-from fpmgm.evaluation.judges import judge_named
-from fpmgm.evaluation.layout import COSTS, MEASURED, draw_rows, varied
+from fpmgm.evaluation.judges import ConventionName, judge_named
+from fpmgm.evaluation.layout import COSTS, draw_rows, measured_columns, varied
 from fpmgm.evaluation.sweep import Protocol, announce, run_sweep
 from fpmgm.evaluation.tables import markdown, model_column
 from fpmgm.evaluation.text import TextEvaluator
@@ -76,6 +76,8 @@ class Reproduction(OnDevice):
     """Samples for each row of the sweeps, and for each cell of the contest outside its headline."""
     judge: str = "auto"
     """Who judges samples: smollm2, a causal model of ours or one of the hub. With auto, the bundled judge does it. If
+    convention: ConventionName = "paper"
+    """Which tokens of a text the judges score: as the paper has it, or as the public code of MDLM (published)."""
     it is empty, samples are not judged."""
     seed: int = 0
     """Every random number follows from this number."""
@@ -96,6 +98,8 @@ class Reproduction(OnDevice):
     def __post_init__(self) -> None:
         self.check_device()
         choose("report", self.report, dict.fromkeys([*REPORTS, IMAGES]))
+        if self.report == IMAGES and self.convention != "paper":
+            raise ValueError(f"convention is {self.convention}, and {IMAGES} has no texts; leave --convention out")
 
 
 def reproduce(asked: Reproduction) -> Path:
@@ -123,6 +127,7 @@ def reproduce(asked: Reproduction) -> Path:
             seed=asked.seed,
             device=asked.device,
             dtype=asked.dtype,
+            convention=asked.convention,
         )
         parts.append(f"## The contest\n\n{_rules(asked)}\n\n{held.run()}\n")
         write_text(folder / "README.md", "\n".join(parts))
@@ -148,11 +153,11 @@ def _images(asked: Reproduction) -> Path:
 def _sweep(stage: Stage, asked: Reproduction, folder: Path, judge: str) -> str:
     """The part of the report that shows a sweep."""
     cells = list(PRESETS[stage.preset](MODELS, Sampling(seed=asked.seed), stage.budgets))
-    evaluator = TextEvaluator(judge=judge, device=asked.device)
+    evaluator = TextEvaluator(judge=judge, device=asked.device, convention=asked.convention)
     protocol = Protocol(num_samples=asked.num_samples, evaluator=evaluator, device=asked.device, dtype=asked.dtype)
     rows = run_sweep(cells, protocol, folder / f"{stage.preset}.jsonl", on_cell=announce)
     pictures = [file for file in draw_rows(stage.preset, rows, folder, evaluator.primary) if file.suffix == ".png"]
-    table = markdown(rows, (model_column(rows), *varied(rows), *COSTS, *MEASURED))
+    table = markdown(rows, (model_column(rows), *varied(rows), *COSTS, *measured_columns(rows)))
     images = "\n".join(f"![{stage.title}]({file.name})" for file in pictures)
     return f"## {stage.title}\n\n{images}\n\n{table}"
 
@@ -174,10 +179,11 @@ def _left_out(asked: Reproduction) -> str:
 def _heading(asked: Reproduction, judge: str) -> str:
     made = provenance()
     return f"""# {asked.report}, in miniature
+    flags[f" --convention {asked.convention}"] = asked.convention == "paper"
 
     fpmgm reproduce {asked.report}{_left_out(asked)} --num-samples {asked.num_samples} \\
         --contest-samples {asked.contest_samples} --second-judge "{asked.second_judge}" --seed {asked.seed}
 
-Commit {made["commit"]}, {made["hardware"]}. Judge: {judge or "none"}. Intervals are 95 %, by bootstrap over samples.
-Seconds are those of all samples of a row.
+Commit {made["commit"]}, {made["hardware"]}. Judge: {judge or "none"}, convention: {asked.convention}.
+Intervals are 95 %, by bootstrap over samples. Seconds are those of all samples of a row.
 """
