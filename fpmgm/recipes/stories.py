@@ -59,9 +59,9 @@ STORIES_MDLM = replace(STORIES_FP, model=DEEP)
 
 STORIES_JUDGE = replace(
     STORIES_FP,
-    model=replace(DEEP, width=128, num_heads=4, num_pre=6, is_causal=True, embedding_start="auto"),
+    model=replace(DEEP, width=128, num_heads=4, num_pre=5, is_causal=True, embedding_start="auto"),
     objective=NextToken(),
-    updates=4000,
+    updates=3000,
 )
 
 STAGE = replace(
