@@ -26,8 +26,8 @@ from fpmgm.evaluation.held_out import (
     usual_number,
 )
 from fpmgm.evaluation.intervals import Interval
-from fpmgm.evaluation.layout import COSTS, MATCHED, Reference, measured_columns, write_tables
 from fpmgm.evaluation.judges import ConventionName
+from fpmgm.evaluation.layout import COSTS, MATCHED, Reference, measured_columns, write_tables
 from fpmgm.evaluation.matched import RANGES
 from fpmgm.evaluation.ngram import floors
 from fpmgm.evaluation.plots import quality_against_cost
@@ -56,10 +56,10 @@ class Evaluation(OnDevice):
     judge: str = "auto"
     """Who judges samples. Text is judged by smollm2, a causal model of ours or one of the hub; images are judged by a
     classifier of ours. With auto, the bundled judge does it. If it is empty, samples are not judged."""
-    data: str = OWN
     convention: ConventionName = "paper"
     """Which tokens of a text the judge scores. paper: an end-of-text stands before the text, and every token is scored.
     published: as in the code of MDLM, ReMDM and Duo, without the first token and later ends."""
+    data: str = OWN
     """The data that models are validated on: a corpus by name, a file or a folder. With auto, it is what each model was
     trained on, split as in training. If it is empty, models are not validated."""
     split: str = AUTO
@@ -117,9 +117,9 @@ class Evaluation(OnDevice):
         return chosen_evaluator(
             self.models,
             judge=self.judge,
+            convention=self.convention,
             device=self.device,
             mauve=self.data if self.mauve else "",
-            convention=self.convention,
             mauve_split=split,
             inception=self.inception,
         )
@@ -226,11 +226,11 @@ def _frontiers(asked: Evaluation) -> Frontiers:
         seeds=(asked.seed,),
         num_samples=asked.num_samples,
         judge=asked.judge,
+        convention=asked.convention,
         data=asked.data,
         split=asked.split,
         device=asked.device,
         out=str(Path(asked.out) / "frontier") if asked.out else "",
-        convention=asked.convention,
     )
 
 

@@ -126,6 +126,7 @@ def measure_cell(cell: Cell, protocol: Protocol) -> Row:
         protocol=Measured(
             judge=evaluator.judged_by(),
             judged_by=evaluator.judged_through(model),
+            convention=evaluator.convention if evaluator.judged_by() else "",
             num_samples=protocol.num_samples,
             length=model.config.vocabulary.length,
             device=str(model.device),
@@ -192,7 +193,6 @@ def _settled(cell: Cell) -> Sampling:
 
 
 @lru_cache(maxsize=64)
-            convention=evaluator.convention if evaluator.judged_by() else "",
 def _grid(model: str) -> tuple[int, int] | None:
     """The rows and columns that a model fills, if it fills a grid."""
     codec = load_codec(find_folder(model))

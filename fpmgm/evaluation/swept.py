@@ -11,8 +11,8 @@ from fpmgm.devices import OnDevice
 from fpmgm.evaluation.cells import Cell, axes_of, grid_cells, preset_by_name
 from fpmgm.evaluation.chosen import chosen_evaluator
 from fpmgm.evaluation.evaluator import Metric
-from fpmgm.evaluation.layout import COSTS, draw_rows, measured_columns, varied, write_tables
 from fpmgm.evaluation.judges import ConventionName
+from fpmgm.evaluation.layout import COSTS, draw_rows, measured_columns, varied, write_tables
 from fpmgm.evaluation.rows import Row
 from fpmgm.evaluation.sweep import Protocol, run_sweep
 from fpmgm.files import write_json
@@ -41,10 +41,10 @@ class Sweep(OnDevice):
     judge: str = "auto"
     """Who judges samples. Text is judged by smollm2, a causal model of ours or one of the hub; images are judged by a
     classifier of ours. With auto, the bundled judge does it. If it is empty, samples are not judged."""
-    seed: int = 0
     convention: ConventionName = "paper"
     """Which tokens of a text the judge scores. paper: an end-of-text stands before the text, and every token is scored.
     published: as in the code of MDLM, ReMDM and Duo, without the first token and later ends."""
+    seed: int = 0
     """Every random number follows from this number."""
     out: str = ""
     """The folder for PRESET.jsonl and its tables and plots. If the sweep was stopped, the same call goes on. If it is

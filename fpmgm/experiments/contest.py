@@ -11,8 +11,8 @@ from fpmgm.evaluation.cells import Cell
 from fpmgm.evaluation.evaluator import Evaluator, Metric, evaluator_for
 from fpmgm.evaluation.held_out import HELD_OUT, data_for
 from fpmgm.evaluation.intervals import Interval
-from fpmgm.evaluation.matched import is_near
 from fpmgm.evaluation.judges import ConventionName
+from fpmgm.evaluation.matched import is_near
 from fpmgm.evaluation.plots import lines_by_update, quality_against_cost
 from fpmgm.evaluation.rows import Row, append, read_lines
 from fpmgm.evaluation.side_by_side import VALIDATION_ITERS
@@ -143,8 +143,6 @@ class Line(NamedTuple):
     num_samples: int
 
 
-    convention: ConventionName = "paper"
-    """Which tokens of a text the judges score."""
 class Entry(NamedTuple):
     """A row, and the line of the table that it belongs to."""
 
@@ -182,6 +180,8 @@ class Contest:
     judge: str = ""
     second_judge: str = "smollm2"
     """Who judges all lines with their usual reuse too; empty: nobody."""
+    convention: ConventionName = "paper"
+    """Which tokens of a text the judges score."""
     knob: Literal["temperature", "top_p"] = "temperature"
     """What is turned until entropies meet."""
     seed: int = 0

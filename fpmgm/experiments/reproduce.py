@@ -76,9 +76,9 @@ class Reproduction(OnDevice):
     """Samples for each row of the sweeps, and for each cell of the contest outside its headline."""
     judge: str = "auto"
     """Who judges samples: smollm2, a causal model of ours or one of the hub. With auto, the bundled judge does it. If
+    it is empty, samples are not judged."""
     convention: ConventionName = "paper"
     """Which tokens of a text the judges score: as the paper has it, or as the public code of MDLM (published)."""
-    it is empty, samples are not judged."""
     seed: int = 0
     """Every random number follows from this number."""
     sweeps: bool = True
@@ -124,10 +124,10 @@ def reproduce(asked: Reproduction) -> Path:
             num_rest=asked.num_samples,
             judge=judge,
             second_judge=asked.second_judge,
+            convention=asked.convention,
             seed=asked.seed,
             device=asked.device,
             dtype=asked.dtype,
-            convention=asked.convention,
         )
         parts.append(f"## The contest\n\n{_rules(asked)}\n\n{held.run()}\n")
         write_text(folder / "README.md", "\n".join(parts))
@@ -173,13 +173,13 @@ def _rules(asked: Reproduction) -> str:
 
 def _left_out(asked: Reproduction) -> str:
     flags = {" --no-sweeps": asked.sweeps, " --no-contest": asked.contest}
+    flags[f" --convention {asked.convention}"] = asked.convention == "paper"
     return "".join(flag for flag, is_done in flags.items() if not is_done)
 
 
 def _heading(asked: Reproduction, judge: str) -> str:
     made = provenance()
     return f"""# {asked.report}, in miniature
-    flags[f" --convention {asked.convention}"] = asked.convention == "paper"
 
     fpmgm reproduce {asked.report}{_left_out(asked)} --num-samples {asked.num_samples} \\
         --contest-samples {asked.contest_samples} --second-judge "{asked.second_judge}" --seed {asked.seed}
