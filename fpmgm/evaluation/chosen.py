@@ -21,6 +21,7 @@ def chosen_evaluator(
     convention: str = PAPER,
     mauve: str = "",
     mauve_split: str = HELD_OUT,
+    masking: str = "linear",
     inception: bool = False,
 ) -> Evaluator:
     """The evaluator of models that all write the same; a ValueError for a setting that is not for what they write.
@@ -32,10 +33,12 @@ def chosen_evaluator(
             raise ValueError("MAUVE compares texts, and these models draw images; leave --mauve out")
         if convention != PAPER:
             raise ValueError(f"convention is {convention}, and these models draw images; leave --convention out")
+        if masking != "linear":
+            raise ValueError(f"masking is {masking}, and it is for bounds of text; leave --masking out")
         return evaluator_for(IMAGE, judge=judge_of(judge, models[0]), inception=inception, device=device)
     if inception:
         raise ValueError("Inception looks at images, and these models write text; leave --inception out")
-    settings = {"judge": judge_named(judge), "convention": convention, "device": device}
+    settings = {"judge": judge_named(judge), "convention": convention, "masking": masking, "device": device}
     return evaluator_for(TEXT, mauve=mauve, mauve_split=mauve_split, **settings)
 
 

@@ -113,8 +113,14 @@ class Evaluator(Protocol):
         ...
 
 
-def evaluator_of(network: NetworkConfig, codec: Codec, **settings: Any) -> Evaluator:
-    """The evaluator of a network with that codec: one that reads pixels is an autoencoder, or a classifier."""
+def evaluator_of(network: NetworkConfig, codec: Codec, *, objective: Any = None, **settings: Any) -> Evaluator:
+    """The evaluator of a network with that codec: one that reads pixels is an autoencoder, or a classifier.
+
+    An objective that masks text as the public code of MDLM does is validated with such masks.
+    """
+    schedule = getattr(getattr(objective, "base", objective), "schedule", "")
+    if codec.kind == "text" and schedule == "log-linear":
+        settings = {"masking": schedule, **settings}
     is_classifier = network.model_type == ClassifierConfig.model_type
     return evaluator_for(CLASSIFIER if is_classifier else codec.kind, **settings)
 

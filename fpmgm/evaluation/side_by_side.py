@@ -36,6 +36,7 @@ from fpmgm.evaluation.sweep import Protocol, prepare, run_sweep
 from fpmgm.evaluation.tables import Column
 from fpmgm.files import write_json
 from fpmgm.generation import Sampling
+from fpmgm.masking import BoundName
 from fpmgm.names import check_names, choose
 
 VALIDATION_ITERS = 6
@@ -69,6 +70,9 @@ class Evaluation(OnDevice):
     validation_sequences: int | None = None
     """At most so many sequences are measured, spread evenly. With None, they are 512 of held-out data, and all of other
     data."""
+    masking: BoundName = "linear"
+    """How many tokens of a text validation masks at time t: a share of t, or 0.999 t as the public code of MDLM does
+    (log-linear)."""
     ngram: bool = False
     """Also measure 5-gram models of the training text on the same held-out tokens."""
     mauve: bool = False
@@ -121,6 +125,7 @@ class Evaluation(OnDevice):
             device=self.device,
             mauve=self.data if self.mauve else "",
             mauve_split=split,
+            masking=self.masking,
             inception=self.inception,
         )
 

@@ -1,7 +1,7 @@
 """What is measured of texts: samples, with bootstrap intervals over them, and likelihood of held-out ones."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -20,6 +20,8 @@ from fpmgm.evaluation.judges import PAPER, ConventionName, Judge, Reading, check
 from fpmgm.evaluation.likelihood import perplexity
 from fpmgm.evaluation.mauve import FEWEST, TextFeatures, mauve_interval, reference_texts
 from fpmgm.evaluation.shown import samples_of
+from fpmgm.masking import BoundName, mask_schedule_by_name
+from fpmgm.names import choose
 from fpmgm.types import Batch, Tokens
 
 Statistic = Callable[[Means], Statistics]
@@ -62,6 +64,8 @@ class TextEvaluator:
     """The text that MAUVE compares the samples with, by the judge's features. If it is empty, there is no MAUVE."""
     mauve_split: str = HELD_OUT
     """Which part of that text."""
+    masking: BoundName = "linear"
+    """How many tokens the bound of validation masks at time t: a share of t, or 0.999 t as MDLM (log-linear)."""
     device: str = "auto"
     """Where the judge runs. No result depends on it."""
 
@@ -69,6 +73,7 @@ class TextEvaluator:
         if self.mauve and not self.judge:
             raise ValueError("MAUVE needs a judge's features; give --judge")
         check_convention(self.convention, self.judge)
+        choose("masking", self.masking, {"linear": None, "log-linear": None})
 
     @property
     def primary(self) -> Metric:
@@ -76,7 +81,9 @@ class TextEvaluator:
 
     @property
     def validated(self) -> Metric:
-        return VALIDATED
+        if self.masking == "linear":
+            return VALIDATED
+        return replace(VALIDATED, title=f"{VALIDATED.title} ({self.masking} masks)")
 
     def judged_by(self) -> str:
         return self._judge().name if self.judge else ""
@@ -113,7 +120,8 @@ class TextEvaluator:
         return float(unigram_entropy(tokens).mean())
 
     def validate(self, denoiser: Denoiser, batch: Batch, *, num_iters: int) -> Validation:
-        return Validation(**asdict(perplexity(denoiser, batch, num_iters=num_iters)))
+        schedule = mask_schedule_by_name(self.masking)
+        return Validation(**asdict(perplexity(denoiser, batch, num_iters=num_iters, schedule=schedule)))
 
     def key(self) -> tuple[dict[str, Any], str]:
         """The settings, without younger ones where they are the usual ones: rows of before them are still known."""
