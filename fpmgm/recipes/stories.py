@@ -61,7 +61,7 @@ STORIES_JUDGE = replace(
     STORIES_FP,
     model=replace(DEEP, width=128, num_heads=4, num_pre=5, is_causal=True, embedding_start="auto"),
     objective=NextToken(),
-    updates=3000,
+    updates=2000,
 )
 
 STAGE = replace(
