@@ -34,9 +34,12 @@ class Sampling(PositionSettings):
     steps: int | None = None
     """The number of denoising steps. With None, generation_config.json says it for the budget; if it does not, the
     budget is spent at four iterations a step on average."""
+    iterations: int | None = None
+    """The same number of solver iterations at every step. With --steps, both are as they are given, and the budget is a
+    limit. With None, the budget is spent by `allocation`."""
     allocation: Literal["auto", AllocationName] = "auto"
     """How solver iterations are spread over the steps. With auto, generation_config.json says it for the budget; if it
-    does not, it is decreasing: more iterations early."""
+    does not, it is decreasing: more iterations early. The paper gives no formulas: all shapes but fixed are ours."""
     reuse: Literal["auto", ReuseName] = "auto"
     """Where the solver of a step starts: at h_pre (none), at the last solution (full), or between the two, by what
     happened to each token (three-state). With auto, it is three-state, and none for a plain stack."""
@@ -331,6 +334,9 @@ def with_saved_settings(generation: Mapping[str, Any], how: Sampling, grid: tupl
         "guidance": "constant",
         **{"reuse_masked": MASKED, "reuse_changed": CHANGED},
     }
+    if how.iterations is not None:  # steps and allocation of a file are for a budget that is spent otherwise
+        saved = {name: value for name, value in saved.items() if name not in ("steps", "allocation")}
+        rules["allocation"] = "fixed"
     if how.reuse not in ("auto", "three-state"):  # what was tuned for three-state reuse does not hold for another
         saved = {name: value for name, value in saved.items() if name not in TUNED}
     found = {name: saved.get(name, rules.get(name)) for name in OPEN if getattr(how, name) == OPEN[name]}

@@ -97,8 +97,9 @@ class SweepCommand(Sweep):
     """Measure a grid of sampling settings. A sweep that was stopped goes on with the same command."""
 
     preset: Annotated[str, tyro.conf.Positional]
-    """What is varied: budgets, steps (by iterations), allocations (by reuse), reuse (its coefficients), nucleus, solver
-    (by tolerance), or grid (what --vary says)."""
+    """What is varied: budgets, steps (by iterations, at equal budgets), steps-iterations (both, up to the largest
+    budget), allocations (by reuse), reuse (its coefficients), gamma-masked and gamma-changed (the coefficients of the
+    paper's two tables), nucleus, solver (by tolerance), or grid (what --vary says)."""
     models: Annotated[tuple[str, ...], tyro.conf.Positional] = (DEFAULT,)
     """Bundled models, model folders, or hub ids owner/name."""
     out: str = "results"

@@ -5,10 +5,10 @@ from functools import lru_cache
 
 from fpmgm.checkpoint import find_folder
 from fpmgm.codecs import CODECS
-from fpmgm.evaluation.evaluator import Evaluator, evaluator_for
+from fpmgm.evaluation.evaluator import PAPER, Evaluator, evaluator_for
 from fpmgm.evaluation.held_out import HELD_OUT
 from fpmgm.evaluation.image_judges import judge_of
-from fpmgm.evaluation.judges import PAPER, judge_named
+from fpmgm.evaluation.judges import judge_named
 
 TEXT, IMAGE = "text", "image"
 

@@ -14,6 +14,9 @@ from fpmgm.evaluation.intervals import Interval
 from fpmgm.names import choose
 from fpmgm.types import Batch, Tokens
 
+ConventionName = Literal["paper", "published"]
+PAPER, PUBLISHED = "paper", "published"
+"""How judges of text score: see `judges`."""
 CLASSIFIER = "classifier"
 """As a kind: a network that tells classes, whatever its codec."""
 

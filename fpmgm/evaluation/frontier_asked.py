@@ -12,8 +12,8 @@ from fpmgm.devices import device_named
 from fpmgm.draws import Draw
 from fpmgm.evaluation.cells import Cell
 from fpmgm.evaluation.chosen import TEXT, kind_of
+from fpmgm.evaluation.evaluator import ConventionName
 from fpmgm.evaluation.held_out import AUTO, OWN, check_split
-from fpmgm.evaluation.judges import ConventionName
 from fpmgm.generation import Sampling
 from fpmgm.names import choose, short_names
 

@@ -12,7 +12,7 @@ each such place. There are two conventions, and every result names its own:
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -22,6 +22,8 @@ from fpmgm.checkpoint import BUNDLED, load
 from fpmgm.codecs import TextCodec
 from fpmgm.data.assets import fetch, hub_answers
 from fpmgm.devices import device_named
+from fpmgm.evaluation.evaluator import PAPER, PUBLISHED
+from fpmgm.evaluation.evaluator import ConventionName as ConventionName
 from fpmgm.files import whole_folder
 from fpmgm.names import choose
 from fpmgm.objectives import token_nll
@@ -32,8 +34,6 @@ TokenNats = Float[Tensor, " N"]
 TEXTS_AT_ONCE = 16
 BUNDLED_JUDGE = "text-mini-judge"
 STORIES_SOURCE, STORIES_IDS = "stories-source", "stories-source-ids"
-ConventionName = Literal["paper", "published"]
-PAPER, PUBLISHED = "paper", "published"
 
 
 class Reading(NamedTuple):

@@ -57,6 +57,9 @@ HEAT_MAPS: dict[str, tuple[str, ...]] = {
     "steps": ("budget", "steps"),
     "allocations": ("allocation", "reuse"),
     "reuse": ("reuse_masked", "reuse_changed"),
+    "steps-iterations": ("steps", "iterations"),
+    "gamma-masked": ("reuse_masked", "reuse_changed"),
+    "gamma-changed": ("reuse_masked", "reuse_changed"),
     "nucleus": ("top_p", "nucleus"),
     "solver": ("tolerance", "solver"),
 }
@@ -126,7 +129,7 @@ def draw_rows(preset: str, rows: Sequence[Row], folder: Path, primary: Metric, a
     across, down = spans
     by_map: dict[str, list[Row]] = {}
     for row in rows:
-        budget = "" if across == "budget" else f"-{row.budget}"
+        budget = "" if across in ("budget", "steps") else f"-{row.budget}"
         by_map.setdefault(f"{preset}-{names[row.model].replace('/', '-')}{budget}", []).append(row)
     files: list[Path] = []
     for target, own in by_map.items():

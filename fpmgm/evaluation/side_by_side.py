@@ -11,7 +11,7 @@ from fpmgm.checkpoint import DEFAULT, load
 from fpmgm.devices import OnDevice
 from fpmgm.evaluation.cells import Cell, budget_cells
 from fpmgm.evaluation.chosen import IMAGE, chosen_evaluator, kind_of
-from fpmgm.evaluation.evaluator import Evaluator, Validation
+from fpmgm.evaluation.evaluator import ConventionName, Evaluator, Validation
 from fpmgm.evaluation.frontier_asked import Frontiers, check_alike
 from fpmgm.evaluation.frontier_found import Found
 from fpmgm.evaluation.frontiers import run_frontiers
@@ -26,7 +26,6 @@ from fpmgm.evaluation.held_out import (
     usual_number,
 )
 from fpmgm.evaluation.intervals import Interval
-from fpmgm.evaluation.judges import ConventionName
 from fpmgm.evaluation.layout import COSTS, MATCHED, Reference, measured_columns, write_tables
 from fpmgm.evaluation.matched import RANGES
 from fpmgm.evaluation.ngram import floors

@@ -10,8 +10,7 @@ from fpmgm.checkpoint import DEFAULT, find_folder, read_generation
 from fpmgm.devices import OnDevice
 from fpmgm.evaluation.cells import Cell, axes_of, grid_cells, preset_by_name
 from fpmgm.evaluation.chosen import chosen_evaluator
-from fpmgm.evaluation.evaluator import Metric
-from fpmgm.evaluation.judges import ConventionName
+from fpmgm.evaluation.evaluator import ConventionName, Metric
 from fpmgm.evaluation.layout import COSTS, draw_rows, measured_columns, varied, write_tables
 from fpmgm.evaluation.rows import Row
 from fpmgm.evaluation.sweep import Protocol, run_sweep
@@ -28,8 +27,9 @@ class Sweep(OnDevice):
     """Which grid of sampling settings is measured."""
 
     preset: str
-    """What is varied: budgets, steps (by iterations), allocations (by reuse), reuse (its coefficients), nucleus, solver
-    (by tolerance), or grid (what `vary` says)."""
+    """What is varied: budgets, steps (by iterations, at equal budgets), steps-iterations (both, up to the largest
+    budget), allocations (by reuse), reuse (its coefficients), gamma-masked and gamma-changed (the coefficients of the
+    paper's two tables), nucleus, solver (by tolerance), or grid (what `vary` says)."""
     models: tuple[str, ...] = (DEFAULT,)
     """Bundled models, model folders, or hub ids owner/name."""
     budgets: tuple[int, ...] = (24, 96)

@@ -13,10 +13,10 @@ from fpmgm.codecs import TextCodec
 from fpmgm.data import Dataset
 from fpmgm.denoiser import Denoiser
 from fpmgm.evaluation.diversity import distinct_counts, repetition, set_diversity, unigram_entropy
-from fpmgm.evaluation.evaluator import Metric, Validation
+from fpmgm.evaluation.evaluator import PAPER, ConventionName, Metric, Validation
 from fpmgm.evaluation.held_out import HELD_OUT, data_for, text_codec
 from fpmgm.evaluation.intervals import Interval, Means, Statistics, bootstrap, jackknife
-from fpmgm.evaluation.judges import PAPER, ConventionName, Judge, Reading, check_convention, load_judge, read_symbols
+from fpmgm.evaluation.judges import Judge, Reading, check_convention, load_judge, read_symbols
 from fpmgm.evaluation.likelihood import perplexity
 from fpmgm.evaluation.mauve import FEWEST, TextFeatures, mauve_interval, reference_texts
 from fpmgm.evaluation.shown import samples_of

@@ -35,8 +35,10 @@ class Benchmark(OnDevice):
     """Sequences in a pass."""
     length: int = 0
     """Tokens of a sequence. With 0, it is each network's own length."""
-    repeats: int = 5
-    """How often each network is timed. They take turns."""
+    repeats: int = 20
+    """How often each network is timed. They take turns. The paper times 20 batches."""
+    warmups: int = 2
+    """Batches before these that are not timed. The paper has 2."""
     train: bool = False
     """Also time an update of the weights."""
 
@@ -46,6 +48,7 @@ class Benchmark(OnDevice):
         require("batch_size", self.batch_size, 1, MAX_BATCH)
         require("length", self.length, 0, MAX_LENGTH)
         require("repeats", self.repeats, 1, MAX_REPEATS)
+        require("warmups", self.warmups, 1, MAX_REPEATS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,14 +102,15 @@ def benchmark(asked: Benchmark) -> list[Timed]:
     samplers = {
         name: partial(_finished, draw, each, asked.batch_size, asked.budget) for name, each in denoisers.items()
     }
-    timings = interleave(samplers, asked.repeats)
+    timings = interleave(samplers, asked.repeats, warmups=asked.warmups)
     updates: dict[str, Timing] = {}
     if asked.train:
         pairs = {
             name: partial(_finished, lambda _, update: update(), each, two_updates(each, asked.batch_size))
             for name, each in denoisers.items()
         }
-        updates = {name: timing.over(2) for name, timing in interleave(pairs, asked.repeats).items()}
+        timed = interleave(pairs, asked.repeats, warmups=asked.warmups)
+        updates = {name: timing.over(2) for name, timing in timed.items()}
     rows = []
     names = short_names(asked.names)
     for name, config in configs.items():

@@ -8,10 +8,9 @@ from typing import Any, Literal, NamedTuple
 
 from fpmgm.checkpoint import find_folder, load, read_config, weights_of
 from fpmgm.evaluation.cells import Cell
-from fpmgm.evaluation.evaluator import Evaluator, Metric, evaluator_for
+from fpmgm.evaluation.evaluator import ConventionName, Evaluator, Metric, evaluator_for
 from fpmgm.evaluation.held_out import HELD_OUT, data_for
 from fpmgm.evaluation.intervals import Interval
-from fpmgm.evaluation.judges import ConventionName
 from fpmgm.evaluation.matched import is_near
 from fpmgm.evaluation.plots import lines_by_update, quality_against_cost
 from fpmgm.evaluation.rows import Row, append, read_lines

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from fpmgm.devices import OnDevice
 from fpmgm.evaluation.cells import PRESETS
-from fpmgm.evaluation.judges import ConventionName, judge_named
+from fpmgm.evaluation.evaluator import ConventionName
+from fpmgm.evaluation.judges import judge_named
 from fpmgm.evaluation.layout import COSTS, draw_rows, measured_columns, varied
 from fpmgm.evaluation.sweep import Protocol, announce, run_sweep
 from fpmgm.evaluation.tables import markdown, model_column
