@@ -14,6 +14,8 @@ from fpmgm.commands import open_console
 from fpmgm.commands.evaluate_tasks import TaskOptions, run_evaluate_tasks
 from fpmgm.commands.frontier import print_frontiers
 from fpmgm.evaluation.layout import COSTS, MATCHED, measured_columns, title_of, varied
+from fpmgm.evaluation.paired import COLUMNS as PAIRED
+from fpmgm.evaluation.paired import READING
 from fpmgm.evaluation.rows import Row
 from fpmgm.evaluation.side_by_side import VALIDATION_ITERS, Validated, references_of, run_evaluation
 from fpmgm.evaluation.sweep import announce
@@ -62,6 +64,9 @@ def run_evaluate(command: EvaluateCommand) -> None:
     if found.matched:
         console.print(f"At the entropy of {short_names(command.models)[command.models[0]]}, by {command.match}:")
         print_rows(console, found.matched, (*COSTS[:2], *MATCHED, *columns))
+    if found.paired:
+        title = f"in pairs, {found.paired[0].num_samples} samples each"
+        console.print(terminal_table(found.paired, PAIRED, console.width, title=title, caption=READING))
     if references := references_of(found):
         shown = (Column(title="for comparison", value=lambda row: row.model), *measured_columns(references))
         console.print(terminal_table(references, shown, console.width))
