@@ -11,10 +11,11 @@ from fpmgm.backbones import NetworkConfig
 from fpmgm.budget import plan
 from fpmgm.checkpoint import DEFAULT, find_folder, read_config
 from fpmgm.denoiser import Denoiser
-from fpmgm.devices import OnDevice, device_named, dtype_named, wait_for
+from fpmgm.devices import OnDevice, device_named, wait_for
 from fpmgm.evaluation.latency import Timing, in_fresh_process, interleave, peak_bytes
 from fpmgm.evaluation.tables import Column
 from fpmgm.experiments.workloads import draw, expected_multiply_adds, random_denoiser, two_updates
+from fpmgm.int8 import in_precision
 from fpmgm.names import short_names
 from fpmgm.recipes import RECIPES
 from fpmgm.schema import MAX_BUDGET, MAX_LENGTH, require
@@ -97,8 +98,8 @@ def benchmark(asked: Benchmark) -> list[Timed]:
     configs = {name: config_of(name, asked.length) for name in asked.names}
     for config in configs.values():
         plan(asked.budget, config.cost)  # an infeasible budget is refused before anything is built
-    device, dtype = device_named(asked.device), dtype_named(asked.dtype)
-    denoisers = {name: random_denoiser(config).to(device, dtype) for name, config in configs.items()}
+    device = device_named(asked.device)
+    denoisers = {name: in_precision(random_denoiser(config), device, asked.dtype) for name, config in configs.items()}
     samplers = {
         name: partial(_finished, draw, each, asked.batch_size, asked.budget) for name, each in denoisers.items()
     }
@@ -144,7 +145,7 @@ def config_of(name: str, length: int = 0) -> NetworkConfig:
 def sampling_memory(name: str, length: int, batch_size: int, budget: int, device: str, dtype: str) -> int:
     """Peak memory of sampling over the network itself: to be called in a fresh process. Of a GPU, its own memory."""
     place = device_named(device)
-    denoiser = random_denoiser(config_of(name, length)).to(place, dtype_named(dtype))
+    denoiser = in_precision(random_denoiser(config_of(name, length)), place, dtype)
     if place.type != "cuda":
         return peak_bytes(partial(draw, denoiser, batch_size, budget))
     before = torch.cuda.memory_allocated(place)
