@@ -30,9 +30,11 @@ BUDGETS = (96, 192, 384)
 MDLM = MDLMConfig(length=256, dropout=0.0)
 COFRE = replace(MDLM, num_pre=1, num_fp=1, num_post=1)
 LINEAR = replace(COFRE, injection="linear")
+DIAGONAL = replace(COFRE, injection="diagonal")
 RESTING = Where()
 BARE = Where(whole_first=False)
-AGAINST_MDLM = ("cofre", "cofre_resting", "cofre_bare", "cofre_linear", "cofre_linear_resting", "cofre_linear_bare")
+FIXED_POINTS = ("cofre", "cofre_linear", "cofre_diagonal")
+AGAINST_MDLM = tuple(f"{name}{how}" for name in FIXED_POINTS for how in ("", "_resting", "_bare"))
 
 
 class Textbook:
@@ -96,6 +98,7 @@ def main() -> None:
         "mdlm": partial(draw, plain),
         **rested("cofre", partial(draw, fixed_point)),
         **rested("cofre_linear", partial(draw, random_denoiser(LINEAR))),
+        **rested("cofre_diagonal", partial(draw, random_denoiser(DIAGONAL))),
         **rested("infill", partial(draw, fixed_point, given=0.5)),
     }
     print(json.dumps(provenance()))
@@ -105,7 +108,7 @@ def main() -> None:
         runs = {name: partial(contestants[name], arguments.batch, budget) for name in names}
         found[budget] = interleave(runs, arguments.repeats)
         for name, timing in found[budget].items():
-            print(f"budget {budget:4} {name:20} {timing}", flush=True)
+            print(f"budget {budget:4} {name:22} {timing}", flush=True)
     total = sum(textbook.parts.values())
     print("textbook: " + ", ".join(f"{part} {spent / total:.0%}" for part, spent in textbook.parts.items()))
 

@@ -24,7 +24,12 @@ from fpmgm.provenance import provenance
 
 MDLM = MDLMConfig(length=256, dropout=0.0)
 FP = replace(MDLM, num_pre=1, num_fp=1, num_post=1)
-NETWORKS = {"mdlm": MDLM, "fp": FP, "fp_linear": replace(FP, injection="linear")}
+NETWORKS = {
+    "mdlm": MDLM,
+    "fp": FP,
+    "fp_linear": replace(FP, injection="linear"),
+    "fp_diagonal": replace(FP, injection="diagonal"),
+}
 NUM_NO_GRAD = 2
 BATCH = 4
 
@@ -34,7 +39,7 @@ def measure_time(repeats: int) -> dict[str, Timing]:
     pairs = {name: two_updates(random_denoiser(config), BATCH) for name, config in NETWORKS.items()}
     timings = {name: timing.over(2) for name, timing in interleave(pairs, repeats).items()}
     for name, timing in timings.items():
-        print(f"{name:10} an update: {timing}")
+        print(f"{name:11} an update: {timing}")
     return timings
 
 
@@ -49,7 +54,7 @@ def memory_in_fresh_process(name: str, num_grad: int) -> dict[str, int]:
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     found: dict[str, int] = json.loads(done.stdout)
     print(
-        f"{name:10} {num_grad} with gradients: peak {found['peak'] / 1e6:.0f} MB, saved {found['saved'] / 1e6:.0f} MB"
+        f"{name:11} {num_grad} with gradients: peak {found['peak'] / 1e6:.0f} MB, saved {found['saved'] / 1e6:.0f} MB"
     )
     return found
 
@@ -83,7 +88,7 @@ def main() -> None:
     print(json.dumps(provenance()))
     fraction = matmul_fraction(arguments.repeats)
     timings = measure_time(arguments.repeats)
-    cases = {("mdlm", 3), *((name, num) for name in ("fp", "fp_linear") for num in (4, 5, 6))}
+    cases = {("mdlm", 3), *((name, num) for name in NETWORKS if name != "mdlm" for num in (4, 5, 6))}
     memory = {case: memory_in_fresh_process(*case)["peak"] for case in sorted(cases)}
     plain = memory["mdlm", 3]
 
@@ -96,6 +101,8 @@ def main() -> None:
         "memory_peak": round(memory["fp", 6] / plain, 3),
         "time_linear": round(timings["fp_linear"].against(timings["mdlm"]), 3),
         "memory_linear": at_the_mean("fp_linear"),
+        "time_diagonal": round(timings["fp_diagonal"].against(timings["mdlm"]), 3),
+        "memory_diagonal": at_the_mean("fp_diagonal"),
         "matmul_fraction": round(fraction, 3),
     }
     print(json.dumps(result))

@@ -83,7 +83,8 @@ ALLOCATIONS: dict[str, Callable[[int, int], float]] = {
     "front-loaded": _weight_front_loaded,
 }
 """The weight of step i of num_steps: even; 1.5 falling to 0.5; the reverse; a rising half cosine; the first quarter
-of the steps three times the rest."""
+of the steps three times the rest. The paper names these allocations and gives no formula: all shapes but `fixed` are
+ours."""
 
 
 def allocate(total: int, num_steps: int, allocation: str = "decreasing") -> tuple[int, ...]:
@@ -147,6 +148,26 @@ def plan(
     return Plan(budget=budget, spent=block_evals(iterations, cost), iterations=iterations)
 
 
+def even_plan(budget: int, cost: Cost, num_iters: int, num_steps: int | None = None) -> Plan:
+    """So many solver iterations at every step, and so many steps, or as many as the budget allows.
+
+    >>> even_plan(100, Cost(1, 1, 1), 4).iterations
+    (4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4)
+    """
+    if not cost.fp:
+        raise ValueError(f"iterations are {num_iters}, and a plain stack has no solver; leave them out")
+    if num_iters < 1:
+        raise ValueError(f"iterations are {num_iters}; at least 1 is needed")
+    num_steps = max(budget // cost.step(num_iters), 1) if num_steps is None else num_steps
+    found = plan(max(num_steps * cost.step(num_iters), 1), cost, num_steps=num_steps, allocation="fixed")
+    if found.spent > budget:
+        raise ValueError(
+            f"{num_steps} steps of {num_iters} iterations cost {found.spent} block evaluations, and the budget is "
+            f"{budget}; give --budget {found.spent}, or fewer steps or iterations"
+        )
+    return replace(found, budget=budget)
+
+
 @runtime_checkable
 class Asked(Protocol):
     """The settings of sampling that a plan depends on."""
@@ -155,6 +176,8 @@ class Asked(Protocol):
     def budget(self) -> int: ...
     @property
     def steps(self) -> int | None: ...
+    @property
+    def iterations(self) -> int | None: ...
     @property
     def allocation(self) -> str: ...
     @property
@@ -175,6 +198,8 @@ def spending_of(asked: Asked, cost: Cost) -> Plan:
     With a budget in positions, it is the plan of the largest number of blocks whose expected work is at most that of
     `budget` blocks that run everywhere. Its `spent` are block evaluations, and may be more than the budget.
     """
+    if asked.iterations is not None:
+        return _even(asked, asked.iterations, cost)
     found = plan(asked.budget, cost, num_steps=asked.steps, allocation=asked.allocation)
     choose("budget_in", asked.budget_in, dict.fromkeys(("blocks", "positions")))
     if asked.budget_in == "blocks":
@@ -191,6 +216,18 @@ def spending_of(asked: Asked, cost: Cost) -> Plan:
         if low == MAX_BUDGET:
             break
     return replace(found, budget=asked.budget)
+
+
+def _even(asked: Asked, num_iters: int, cost: Cost) -> Plan:
+    for name, value, usual in (
+        ("allocation", asked.allocation, ("auto", "fixed")),
+        ("budget_in", asked.budget_in, ("blocks",)),
+    ):
+        if value not in usual:
+            raise ValueError(
+                f"iterations are {num_iters} at every step, and {name} is {value}; leave one of the two out"
+            )
+    return even_plan(asked.budget, cost, num_iters, asked.steps)
 
 
 def expected_work(spending: Plan, cost: Cost, masked: Callable[[float], float], *, whole_first: bool) -> float:

@@ -17,10 +17,11 @@ from fpmgm.backbones.network import Learned
 from fpmgm.budget import ALLOCATIONS
 from fpmgm.codecs import Codec, load_codec
 from fpmgm.data import DataConfig, data_config
-from fpmgm.devices import check_pair, device_named, dtype_named
+from fpmgm.devices import check_pair, device_named
 from fpmgm.draws import Draw
 from fpmgm.files import whole_folder, write_tensors
 from fpmgm.guidance import Guidance, GuidanceName
+from fpmgm.int8 import in_precision
 from fpmgm.names import choose
 from fpmgm.places import BUNDLED as BUNDLED
 from fpmgm.places import convert_hint, find_folder
@@ -122,13 +123,13 @@ def _is_model(folder: Path) -> bool:
 def load(source: str | Path = DEFAULT, *, device: str = "auto", dtype: str = "float32") -> Model:
     """A model by name: a bundled one, a model folder, or a repository on the hub, in this order.
 
-    `device` is auto (CUDA, then MPS, then the CPU), cpu, mps, cuda or cuda:1; `dtype` float32, bfloat16, float16 or
-    float64. Tokens are drawn in float64 whatever the dtype is.
+    `device` is auto (CUDA, then MPS, then the CPU), cpu, mps, cuda or cuda:1; `dtype` float32, bfloat16, float16,
+    float64 or, on the CPU, int8. Tokens are drawn in float64 whatever the dtype is.
     """
-    place, precision = device_named(device), dtype_named(dtype)
-    check_pair(place, precision)
+    place = device_named(device)
+    check_pair(place, dtype)
     model = load_folder(find_folder(str(source)))
-    return replace(model, denoiser=model.denoiser.to(device=place, dtype=precision))
+    return replace(model, denoiser=in_precision(model.denoiser, place, dtype))
 
 
 @lru_cache(maxsize=64)

@@ -8,13 +8,15 @@ import torch
 
 from fpmgm.names import choose
 
-DtypeName = Literal["float32", "bfloat16", "float16", "float64"]
+DtypeName = Literal["float32", "bfloat16", "float16", "float64", "int8"]
 DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
     "float64": torch.float64,
+    "int8": torch.float32,
 }
+"""What tensors are kept in, by name. With int8, large layers also keep their weights as whole numbers (int8.py)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,11 +27,12 @@ class OnDevice:
     """Where the network runs: cpu, cuda, cuda:1 or mps. With auto, it runs on CUDA if that is there, else on MPS, else
     on the CPU."""
     dtype: DtypeName = "float32"
-    """The precision of weights and hidden states. Tokens are drawn in float64 in any case."""
+    """The precision of weights and hidden states. int8 is for the CPU: large layers round weights and inputs to 8 bits,
+    and all else is float32. Tokens are drawn in float64 in any case."""
 
     def check_device(self) -> None:
         """A ValueError if there is no such device, or it does not compute so."""
-        check_pair(device_named(self.device), dtype_named(self.dtype))
+        check_pair(device_named(self.device), self.dtype)
 
 
 def device_named(name: str) -> torch.device:
@@ -49,14 +52,16 @@ def device_named(name: str) -> torch.device:
 
 
 def dtype_named(name: str) -> torch.dtype:
-    """float32, bfloat16, float16 or float64: what weights and hidden states are kept in."""
+    """What weights and hidden states are kept in: float32, bfloat16, float16 or float64; float32 for int8."""
     return choose("dtype", name, DTYPES)
 
 
-def check_pair(device: torch.device, dtype: torch.dtype) -> None:
-    """A ValueError if the device does not compute in that precision."""
-    if dtype == torch.float64 and not has_float64(device):
+def check_pair(device: torch.device, dtype: str) -> None:
+    """A ValueError if the device does not compute in the precision of that name."""
+    if dtype_named(dtype) == torch.float64 and not has_float64(device):
         raise ValueError(f"{device} does not compute in float64; give --dtype float32 or --device cpu")
+    if dtype == "int8" and device.type != "cpu":
+        raise ValueError(f"dtype is int8, which is for the CPU, and the device is {device}; give --device cpu")
 
 
 def has_float64(device: torch.device) -> bool:

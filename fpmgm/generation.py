@@ -10,7 +10,7 @@ import torch
 
 from fpmgm.budget import ALLOCATIONS, AllocationName, Cost, spending_of
 from fpmgm.checkpoint import Model
-from fpmgm.codecs import Codec
+from fpmgm.codecs import Codec, TextCodec
 from fpmgm.draws import NUCLEI, Draw, NucleusName
 from fpmgm.guidance import GUIDANCES, Guidance, GuidanceName
 from fpmgm.masking import SCHEDULES, ScheduleName, mask_schedule_by_name
@@ -24,6 +24,8 @@ from fpmgm.schema import MAX_SAMPLES, require
 from fpmgm.solvers import SOLVERS, Solver, SolverName, check_tolerance, solver_by_name
 from fpmgm.transitions import Ancestral, Confidence, Halton, RacedAncestral, Transition, TransitionName
 
+NO_TEXTS = "these samples are no texts; see `shown`"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling(PositionSettings):
@@ -34,9 +36,12 @@ class Sampling(PositionSettings):
     steps: int | None = None
     """The number of denoising steps. With None, generation_config.json says it for the budget; if it does not, the
     budget is spent at four iterations a step on average."""
+    iterations: int | None = None
+    """The same number of solver iterations at every step. With --steps, both are as they are given, and the budget is a
+    limit. With None, the budget is spent by `allocation`."""
     allocation: Literal["auto", AllocationName] = "auto"
     """How solver iterations are spread over the steps. With auto, generation_config.json says it for the budget; if it
-    does not, it is decreasing: more iterations early."""
+    does not, it is decreasing: more iterations early. The paper gives no formulas: all shapes but fixed are ours."""
     reuse: Literal["auto", ReuseName] = "auto"
     """Where the solver of a step starts: at h_pre (none), at the last solution (full), or between the two, by what
     happened to each token (three-state). With auto, it is three-state, and none for a plain stack."""
@@ -138,8 +143,10 @@ class Generated:
     @property
     def continuations(self) -> list[str]:
         """What a text model wrote after the last token that was given, up to its end: the answer to a prompt."""
-        rows = zip(self._ended, self.given, strict=True)
-        return _as_texts([self.codec.show(row[given:]) for row, given in rows])
+        rows, codec = zip(self._ended, self.given, strict=True), self.codec
+        if not isinstance(codec, TextCodec):
+            raise ValueError(NO_TEXTS)
+        return [codec.show(row[given:], goes_on=given > 0) for row, given in rows]
 
     @property
     def whole(self) -> list[Any]:
@@ -155,7 +162,7 @@ class Generated:
 
 def _as_texts(shown: list[Any]) -> list[str]:
     if not all(isinstance(each, str) for each in shown):
-        raise ValueError("these samples are no texts; see `shown`")
+        raise ValueError(NO_TEXTS)
     return shown
 
 
@@ -331,6 +338,9 @@ def with_saved_settings(generation: Mapping[str, Any], how: Sampling, grid: tupl
         "guidance": "constant",
         **{"reuse_masked": MASKED, "reuse_changed": CHANGED},
     }
+    if how.iterations is not None:  # steps and allocation of a file are for a budget that is spent otherwise
+        saved = {name: value for name, value in saved.items() if name not in ("steps", "allocation")}
+        rules["allocation"] = "fixed"
     if how.reuse not in ("auto", "three-state"):  # what was tuned for three-state reuse does not hold for another
         saved = {name: value for name, value in saved.items() if name not in TUNED}
     found = {name: saved.get(name, rules.get(name)) for name in OPEN if getattr(how, name) == OPEN[name]}

@@ -45,7 +45,13 @@ class MaskSchedule:
 
 
 linear = MaskSchedule("linear", lambda t: t, torch.ones_like)
-"""MDLM's log-linear noise: 1 - alpha = t, w = 1 / t."""
+"""1 - alpha = t, w = 1 / t: all is masked at t = 1."""
+
+KEPT = 1e-3
+"""The share of tokens that the public code of MDLM leaves visible at t = 1."""
+log_linear = MaskSchedule("log-linear", lambda t: (1 - KEPT) * t, lambda t: torch.full_like(t, 1 - KEPT))
+"""As the public code of MDLM masks: sigma(t) = -log(1 - (1 - 1e-3) t), and a share 1 - exp(-sigma) = (1 - 1e-3) t is
+masked. Its weight sigma' / (exp(sigma) - 1) is 1 / t too."""
 
 cosine = MaskSchedule(
     "cosine", lambda t: torch.sin(math.pi / 2 * t), lambda t: math.pi / 2 * torch.sin(math.pi / 2 * (1 - t))
@@ -61,12 +67,16 @@ exponential = MaskSchedule("exponential", lambda t: -torch.expm1(-5 * t), lambda
 """eMIGM's: a share 1 - exp(-5 t) is masked, so that most updates see little. It is for training: at t = 1 the share is
 0.993."""
 
-ScheduleName = Literal["linear", "cosine", "arccos", "exponential"]
-SCHEDULES: dict[str, MaskSchedule] = {schedule.name: schedule for schedule in (linear, cosine, arccos, exponential)}
+ScheduleName = Literal["linear", "log-linear", "cosine", "arccos", "exponential"]
+SCHEDULES: dict[str, MaskSchedule] = {
+    schedule.name: schedule for schedule in (linear, log_linear, cosine, arccos, exponential)
+}
+BoundName = Literal["linear", "log-linear"]
+"""Schedules by which validation bounds the likelihood of text."""
 
 
 def mask_schedule_by_name(name: str) -> MaskSchedule:
-    """The mask schedule of that name: `linear`, `cosine`, `arccos` or `exponential`."""
+    """The mask schedule of that name: `linear`, `log-linear`, `cosine`, `arccos` or `exponential`."""
     return choose("mask schedule", name, SCHEDULES)
 
 

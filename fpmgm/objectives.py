@@ -163,8 +163,8 @@ class MaskedCrossEntropy(WithoutTeacher):
     which bounds their negative log-likelihood, in nats (MDLM). `masked` averages over masked tokens (MaskGIT). `all`
     averages over all tokens, visible ones too (the public code of Halton-MaskGIT)."""
     schedule: ScheduleName = "linear"
-    """How many tokens are masked at time t: `linear` (MDLM), `cosine` (MaskGIT), `arccos` (Halton-MaskGIT),
-    `exponential` (eMIGM)."""
+    """How many tokens are masked at time t: `linear` (a share of t), `log-linear` (0.999 t, as in the public code of
+    MDLM), `cosine` (MaskGIT), `arccos` (Halton-MaskGIT), `exponential` (eMIGM)."""
     label_dropout: float = 0.0
     """The share of sequences whose class is hidden from the network, so that it can be guided later. Data without
     classes does not need it."""

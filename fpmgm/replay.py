@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from fpmgm.checkpoint import Model
+from fpmgm.codecs import TextCodec
 from fpmgm.generation import count_given, until_end
 from fpmgm.pictures import Picture, fitted, half_blocks, in_letters
 from fpmgm.sampling import Step
@@ -196,12 +197,14 @@ class Replay:
 
     def _text(self, before: list[int], tokens: list[int]) -> Text:
         """The tokens as text, in the colours of what happened to them; masks are dots. A finished one has an end."""
-        text = Text()
+        text, codec = Text(), self.model.speech
+        assert isinstance(codec, TextCodec)
         mask = self.model.denoiser.mask_id
         if self.model.has_ends and mask not in tokens:
             tokens = until_end(tokens, self.model.speech, self.num_given)
         for old, token in zip(before, tokens, strict=False):  # what comes after an end is not shown
-            text.append(self.model.speech.show([token]), style=_style(LOOKS[change_of(old, token, mask)]))
+            piece = codec.show([token], goes_on=bool(text))
+            text.append(piece, style=_style(LOOKS[change_of(old, token, mask)]))
         return text
 
 

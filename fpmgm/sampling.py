@@ -237,7 +237,8 @@ def _solve(
 def _logits(denoiser: Denoiser, h_star: Hidden, cond: Any, asked: Asked) -> Logits:
     """What the transition draws from, in float64 (docs/numerics.md): mixed by guidance, and never the mask."""
     logits = asked.mixed(exact(denoiser.head(denoiser.post(h_star, cond, asked.places))))
-    return without_mask(logits, mask_id=denoiser.mask_id)
+    logits[:, denoiser.mask_id] = -torch.inf  # in place: they are nobody else's
+    return logits
 
 
 def _most(counts: Int[Tensor, " R"], z: Tokens) -> Counts:

@@ -1,5 +1,6 @@
 """A tokenizer, checked where it is read, and its special symbols: the mask, padding, the ends of a text."""
 
+import json
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -77,6 +78,36 @@ def load_tokenizer(content: str, where: str = "the tokenizer") -> Any:
     return tokenizer
 
 
+@lru_cache(maxsize=8)
+def continuing(content: str) -> Any:
+    """The tokenizer of this content for text that follows other text.
+
+    Tokenizers like Llama's put a space before whatever they read and take it away from whatever they write, which is
+    right only where a text begins. This one does neither; other tokenizers are the same.
+    """
+    settings = json.loads(content)
+    changed = {part: _as_it_is(settings.get(part)) for part in ("normalizer", "pre_tokenizer", "decoder")}
+    if (settings.get("decoder") or {}).get("type") == "ByteLevel":  # its setting does nothing
+        changed["decoder"] = settings["decoder"]
+    if all(changed[part] == settings.get(part) for part in changed):
+        return load_tokenizer(content)
+    return load_tokenizer(json.dumps({**settings, **changed}))
+
+
+def _as_it_is(part: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A part of a tokenizer that puts no space before a text and takes none away; None if nothing is left of it."""
+    if part is None or part["type"] == "Prepend" or (part["type"] == "Strip" and part.get("start")):
+        return None
+    if part["type"] == "Sequence":
+        inside = {name: value for name, value in part.items() if isinstance(value, list)}
+        return {**part, **{name: [each for each in map(_as_it_is, value) if each] for name, value in inside.items()}}
+    if part["type"] == "Metaspace":
+        return {**part, "prepend_scheme": "never"}
+    if part["type"] == "ByteLevel":
+        return {**part, "add_prefix_space": False}
+    return part
+
+
 def check_size(symbols: Symbols, size: int, mask_id: int, where: str) -> None:
     """A ValueError unless a tokenizer has the symbols of a network, of which this one is the mask."""
     if symbols.size > size or symbols.mask_id != mask_id:
@@ -89,9 +120,16 @@ def check_size(symbols: Symbols, size: int, mask_id: int, where: str) -> None:
 def encode_texts(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
     """The token ids of each text; words of more than LONG_WORD letters are cut."""
     cut = [cut_words(text) for text in texts]
-    parts = [part for own in cut for part in own]
-    ids = iter([encoding.ids for encoding in tokenizer.encode_batch_fast(parts, add_special_tokens=False)])
-    return [[token for _ in own for token in next(ids)] for own in cut]
+    firsts = tokenizer.encode_batch_fast([own[0] for own in cut], add_special_tokens=False)
+    return [[*first.ids, *_encode_on(tokenizer, own[1:])] for first, own in zip(firsts, cut, strict=True)]
+
+
+def _encode_on(tokenizer: Any, parts: Sequence[str]) -> list[int]:
+    """The token ids of parts that follow others."""
+    if not parts:
+        return []
+    found = continuing(tokenizer.to_str()).encode_batch_fast(parts, add_special_tokens=False)
+    return [token for encoding in found for token in encoding.ids]
 
 
 def cut_words(text: str) -> list[str]:

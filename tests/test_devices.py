@@ -359,7 +359,7 @@ def test_a_device_without_float64_draws_on_the_cpu(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sampling, "has_float64", lambda device: False)
     assert torch.equal(_drawn(small_model()), expected)
     with pytest.raises(ValueError, match="does not compute in float64"):
-        check_pair(torch.device("mps"), torch.float64)
+        check_pair(torch.device("mps"), "float64")
 
 
 def _drawn(denoiser: Denoiser) -> torch.Tensor:

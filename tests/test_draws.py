@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
+from fpmgm import draws
 from fpmgm.draws import Draw, categorical, keep_top_k, keep_top_p, probability
 from fpmgm.randomness import Streams, generator
 
@@ -33,6 +34,18 @@ def test_draws_follow_the_probabilities() -> None:
 def test_a_token_without_probability_is_never_drawn(u: float) -> None:
     logits = torch.tensor([[-math.inf, 0.3, -math.inf, 1.2, -math.inf]], dtype=torch.float64)
     assert categorical(logits, torch.tensor([u], dtype=torch.float64)).item() in (1, 3)
+
+
+def test_rows_drawn_some_at_a_time_are_those_drawn_together_and_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = generator(0)
+    logits, u = torch.randn(23, 12, generator=rng).double(), torch.rand(23, generator=rng)
+    together = categorical(logits, u)
+    before = logits.clone()
+    monkeypatch.setattr(draws, "NUMBERS_AT_ONCE", 60)
+    assert torch.equal(categorical(logits, u), together)
+    assert torch.cat([categorical(logits[row : row + 1], u[row : row + 1]) for row in range(23)]).equal(together)
+    assert torch.equal(logits, before)
+    assert len(set(together.tolist())) > 5
 
 
 def test_a_token_without_probability_is_not_drawn_by_the_largest_uniform_number() -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import fpmgm
+from fpmgm import masking
 from fpmgm.__main__ import main
 from fpmgm.backbones.dit import as_mdlm
 from fpmgm.checkpoint import Model
@@ -22,9 +23,10 @@ from fpmgm.evaluation.judges import Reading, load_judge
 from fpmgm.evaluation.likelihood import perplexity
 from fpmgm.evaluation.matched import match_entropy
 from fpmgm.evaluation.mauve import mauve_interval, mauve_score, reference_texts
-from fpmgm.evaluation.text import measure
+from fpmgm.evaluation.text import TextEvaluator, measure
 from fpmgm.generation import generate
-from fpmgm.objectives import next_token_nll
+from fpmgm.masking import stratified_times
+from fpmgm.objectives import next_token_nll, token_nll
 from fpmgm.randomness import generator
 from fpmgm.types import Batch
 from tests.conftest import SMALL, Build
@@ -182,6 +184,25 @@ def test_evaluate_matches_the_entropy_of_the_first_model_and_scores_mauve(
     assert main(command) == 0
     assert "At the entropy of model, by temperature:" in capsys.readouterr().out
     assert len((tmp_path / "out" / "samples.jsonl").read_text().splitlines()) == 3  # nothing measured twice
+
+
+def test_validation_masks_as_mdlm_by_name(small_model: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(masking, "KEPT", 0.3)  # 1e-3 would leave these few masks as they are
+    denoiser = small_model(num_pre=2, num_fp=0, num_post=0).eval()
+    x = torch.randint(0, 11, (4, 16), generator=generator(1))
+    rng = generator(0)
+    t = stratified_times(4, rng=rng)[torch.randperm(4, generator=rng)]
+    z = torch.where(torch.rand(x.shape, generator=rng) < 0.7 * t[:, None], 11, x)
+    asked = z == 11
+    with torch.no_grad():
+        nll = token_nll(denoiser, denoiser(z, t, asked).features, x[asked])
+    nats = (torch.zeros(x.shape).masked_scatter(asked, nll) / t[:, None]).sum() / x.numel()
+    evaluator = TextEvaluator(masking="log-linear")
+    found = evaluator.validate(denoiser, Batch.of(x), num_iters=0)
+    assert found.nats_per_token == pytest.approx(float(nats), rel=1e-5)
+    assert evaluator.validated.title == "validation perplexity (log-linear masks)"
+    usual = TextEvaluator().validate(denoiser, Batch.of(x), num_iters=0)
+    assert found.nats_per_token != pytest.approx(usual.nats_per_token, rel=1e-3)
 
 
 @pytest.mark.parametrize("is_causal", [False, True])

@@ -10,6 +10,7 @@ from fpmgm.masking import (
     cleaner_times,
     corrupt,
     linear,
+    log_linear,
     mask_schedule_by_name,
     nested_pair,
     stratified_times,
@@ -26,7 +27,7 @@ def test_alpha_falls_from_one_to_zero(name: str) -> None:
     schedule = mask_schedule_by_name(name)
     alpha = schedule.alpha(torch.linspace(0, 1, 1001, dtype=torch.float64))
     assert alpha[0] == 1
-    at_the_end = math.exp(-5) if name == "exponential" else 0.0  # eMIGM's never masks everything
+    at_the_end = {"exponential": math.exp(-5), "log-linear": 1e-3}.get(name, 0.0)  # two never mask everything
     assert abs(alpha[-1] - at_the_end) < 1e-12
     assert (alpha.diff() < 0).all()
 
@@ -51,6 +52,13 @@ def test_mdlm_log_linear_weight_is_one_over_t() -> None:
     factor = slope / torch.expm1(sigma.detach())
     torch.testing.assert_close(factor, 1 / TIMES)
     torch.testing.assert_close(linear.weight(TIMES), 1 / TIMES)
+    torch.testing.assert_close(log_linear.weight(TIMES), factor)
+    torch.testing.assert_close(log_linear.masked(TIMES), 1 - torch.exp(-sigma.detach()))
+
+
+@given(t=st.floats(0.01, 1), share=st.floats(0, 0.99))
+def test_sampling_reveals_alike_with_both_linear_schedules(t: float, share: float) -> None:
+    assert log_linear.reveal(t, t * share) == pytest.approx(linear.reveal(t, t * share), abs=1e-9)
 
 
 def test_maskgit_cosine_masks_the_cosine_of_what_is_done() -> None:

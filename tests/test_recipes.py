@@ -7,6 +7,10 @@ from typing import Any
 import pytest
 
 import fpmgm
+from fpmgm.checkpoint import find_folder
+from fpmgm.codecs import load_codec
+from fpmgm.evaluation.evaluator import evaluator_of
+from fpmgm.evaluation.text import TextEvaluator
 from fpmgm.recipes import RECIPES
 from fpmgm.training import loop
 from fpmgm.training.metrics import read_metrics
@@ -60,3 +64,16 @@ def test_train_runs_a_recipe_with_changes_and_returns_where_the_model_is_and_its
 def test_what_is_no_recipe_or_no_field_of_one_is_refused(recipe: str, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         fpmgm.train(recipe, **changes)
+
+
+def test_recipes_of_published_runs_mask_and_validate_as_mdlm() -> None:
+    codec = load_codec(find_folder("text-mini"))
+    assert codec is not None
+    for name, recipe in RECIPES.items():
+        objective: Any = recipe.objective
+        base = getattr(objective, "base", objective)
+        is_published = name.startswith("owt") or name == "lm1b"
+        assert (getattr(base, "schedule", "") == "log-linear") == is_published, name
+        if is_published:
+            assert isinstance(found := evaluator_of(recipe.network, codec, objective=objective), TextEvaluator)
+            assert found.masking == "log-linear"

@@ -79,12 +79,17 @@ def test_the_loss_is_the_mean_divergence_over_masked_tokens(small_model: Build, 
     with torch.no_grad():
         said = objective.teacher_says(teacher, z, noise)[masked]
         p = log_probabilities(teacher, said)[:, :11].double()
-        q = log_probabilities(student, student(z, noise.t, masked).features)[:, :11].double()
+        heard = student(z, noise.t, masked).features
+        q = log_probabilities(student, heard)[:, :11].double()
+        raw_p, raw_q = teacher.head(said).double(), student.head(heard).double()
+        mask_apart = (raw_p[:, 11] - raw_p[:, 0] + p[:, 0]) - (raw_q[:, 11] - raw_q[:, 0] + q[:, 0])
     by_name = {
         "kl-bwd": (q.exp() * (q - p)).sum(1),
         "kl-fwd": (p.exp() * (p - q)).sum(1),
         "mse": (p - q).square().sum(1) / 12,
         "tvd": (p - q).abs().sum(1),
+        "mse-with-mask": ((p - q).square().sum(1) + mask_apart.square()) / 12,
+        "tvd-with-mask": (p - q).abs().sum(1) + mask_apart.abs(),
     }
     assert found == pytest.approx(float(by_name[divergence].mean()), rel=1e-4)
 

@@ -110,7 +110,7 @@ def test_rows_of_a_sweep_say_by_what_they_were_judged_and_exactness_is_checked_b
     text_model.save(tmp_path / "other")
     judges = {name: stories_judge(source, tokenizer, reads_text=name == "any") for name in ("any", "ids")}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text, "_judge", lambda name, device: judges[name])
+        patch.setattr(text, "_judge", lambda name, **_: judges[name])
         for name, expected in (("own", "ids"), ("other", "text")):
             cell = Cell(model=str(tmp_path / name), sampling=sweep.Sampling(budget=6))
             (row,) = run_sweep(

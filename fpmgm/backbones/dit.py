@@ -8,21 +8,22 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from fpmgm.backbones.dit_block import (
     Block,
+    Embedding,
     Modulation,
+    OutputLayer,
     Rotation,
     Seen,
+    TimeEmbedder,
     Vector,
     at_places,
     drop,
     modulate,
     rotation_of,
-    zero_linear,
 )
 from fpmgm.backbones.kept import KeptKeys, Memory
 from fpmgm.backbones.network import NetworkConfig, Vocabulary
@@ -266,44 +267,6 @@ class DiTConditioning:
             m = modulations[index]
             modulations[index] = m._replace(gate_attn=dropped(m.gate_attn), gate_mlp=dropped(m.gate_mlp))
         return replace(self, blocks=tuple(modulations), dropout=0.0)
-
-
-class Embedding(nn.Module):
-    def __init__(self, vocab_size: int, width: int) -> None:
-        super().__init__()
-        self.embedding = nn.Parameter(torch.empty(vocab_size, width))
-        nn.init.kaiming_uniform_(self.embedding, a=math.sqrt(5))
-
-    def forward(self, z: Tokens) -> Hidden:
-        return F.embedding(z, self.embedding)
-
-
-class TimeEmbedder(nn.Module):
-    """Sinusoids of the noise level sigma, cosines first, through a small MLP."""
-
-    num_sinusoids = 256
-    max_period = 10_000.0
-
-    def __init__(self, cond_width: int) -> None:
-        super().__init__()
-        self.mlp = nn.Sequential(
-            nn.Linear(self.num_sinusoids, cond_width), nn.SiLU(), nn.Linear(cond_width, cond_width)
-        )
-
-    def forward(self, sigma: PerSequence) -> Float[Tensor, "B C"]:
-        half = self.num_sinusoids // 2
-        steps = torch.arange(half, device=sigma.device, dtype=torch.float32) / half
-        angles = sigma[:, None] * torch.exp(-math.log(self.max_period) * steps)
-        sinusoids = torch.cat([angles.cos(), angles.sin()], dim=-1)
-        return self.mlp(sinusoids.to(next(self.mlp.parameters()).dtype))
-
-
-class OutputLayer(nn.Module):
-    def __init__(self, width: int, vocab_size: int, cond_width: int) -> None:
-        super().__init__()
-        self.norm_final = nn.LayerNorm(width, bias=False)
-        self.linear = zero_linear(width, vocab_size)
-        self.adaLN_modulation = zero_linear(cond_width, 2 * width)
 
 
 class DiT(nn.Module):

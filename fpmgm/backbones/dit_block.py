@@ -1,5 +1,6 @@
-"""The block of MDLM's network: attention and MLP, each modulated and gated, at all positions or at some."""
+"""The layers of MDLM's network. Its block is attention and MLP, modulated and gated, at all positions or at some."""
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from fpmgm.backbones.kept import Heads, KeptKeys, Keys, Projected, by_row
-from fpmgm.types import Features, Hidden, Places, Tokens
+from fpmgm.types import Features, Hidden, PerSequence, Places, Tokens
 
 Vector = Float[Tensor, "#B #L D"]  # a modulation: one per sequence, or one for all
 Angles = Float[Tensor, "#B N 1 d"]
@@ -212,3 +213,41 @@ def zero_linear(fan_in: int, fan_out: int) -> nn.Linear:
     nn.init.zeros_(linear.weight)
     nn.init.zeros_(linear.bias)
     return linear
+
+
+class Embedding(nn.Module):
+    def __init__(self, vocab_size: int, width: int) -> None:
+        super().__init__()
+        self.embedding = nn.Parameter(torch.empty(vocab_size, width))
+        nn.init.kaiming_uniform_(self.embedding, a=math.sqrt(5))
+
+    def forward(self, z: Tokens) -> Hidden:
+        return F.embedding(z, self.embedding)
+
+
+class TimeEmbedder(nn.Module):
+    """Sinusoids of the noise level sigma, cosines first, through a small MLP."""
+
+    num_sinusoids = 256
+    max_period = 10_000.0
+
+    def __init__(self, cond_width: int) -> None:
+        super().__init__()
+        self.mlp = nn.Sequential(
+            nn.Linear(self.num_sinusoids, cond_width), nn.SiLU(), nn.Linear(cond_width, cond_width)
+        )
+
+    def forward(self, sigma: PerSequence) -> Float[Tensor, "B C"]:
+        half = self.num_sinusoids // 2
+        steps = torch.arange(half, device=sigma.device, dtype=torch.float32) / half
+        angles = sigma[:, None] * torch.exp(-math.log(self.max_period) * steps)
+        sinusoids = torch.cat([angles.cos(), angles.sin()], dim=-1)
+        return self.mlp(sinusoids.to(next(self.mlp.parameters()).dtype))
+
+
+class OutputLayer(nn.Module):
+    def __init__(self, width: int, vocab_size: int, cond_width: int) -> None:
+        super().__init__()
+        self.norm_final = nn.LayerNorm(width, bias=False)
+        self.linear = zero_linear(width, vocab_size)
+        self.adaLN_modulation = zero_linear(cond_width, 2 * width)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from fpmgm.backbones.network import Vocabulary
 from fpmgm.codecs.codec import Codec, Starts
 from fpmgm.schema import read_text
-from fpmgm.symbols import END_OF_TEXT, Symbols, check_size, encode_texts, load_tokenizer, symbols_of
+from fpmgm.symbols import END_OF_TEXT, Symbols, check_size, continuing, encode_texts, load_tokenizer, symbols_of
 
 FILE = "tokenizer.json"
 
@@ -83,34 +83,38 @@ class TextCodec:
     def check(self, vocabulary: Vocabulary, where: str) -> None:
         check_size(self.symbols, vocabulary.size, vocabulary.mask_id, where)
 
-    def encode(self, text: str) -> list[int]:
-        """The token ids of a text."""
-        [ids] = encode_texts(self.tokenizer, [text])
+    def encode(self, text: str, *, goes_on: bool = False) -> list[int]:
+        """The token ids of a text, which may go on from another."""
+        [ids] = encode_texts(continuing(self.content) if goes_on else self.tokenizer, [text])
         return ids
 
-    def show(self, tokens: Sequence[int]) -> str:
-        """The text of tokens, without end-of-text; masks as dots."""
+    def show(self, tokens: Sequence[int], *, goes_on: bool = False) -> str:
+        """The text of tokens, which may go on from others, without end-of-text; masks as dots."""
         parts: list[str] = []
         run: list[int] = []
+        reader = continuing(self.content) if goes_on else self.tokenizer
         for token in tokens:
             if token == self.symbols.mask_id:
-                parts += [self.tokenizer.decode(run), "·"]
-                run = []
+                parts += [reader.decode(run), "·"]
+                run, reader = [], continuing(self.content)
             else:
                 run.append(token)
-        return "".join([*parts, self.tokenizer.decode(run)])
+        return "".join([*parts, reader.decode(run)])
 
-    def documents(self, tokens: Sequence[int]) -> str:
-        """The text of tokens, for a judge: documents with <|endoftext|> between them, and none at either end."""
+    def documents(self, tokens: Sequence[int], *, has_ends: bool = False) -> str:
+        """The text of tokens, for a judge: documents with <|endoftext|> between them, and none at either end.
+
+        With `has_ends`, those at both ends are kept, as the tokens have them.
+        """
         parts: list[list[int]] = [[]]
         for token in tokens:
             if token in (self.symbols.first, self.symbols.last):
                 parts.append([])
             else:
                 parts[-1].append(token)
-        while len(parts) > 1 and not parts[0]:
+        while not has_ends and len(parts) > 1 and not parts[0]:
             parts.pop(0)
-        while len(parts) > 1 and not parts[-1]:
+        while not has_ends and len(parts) > 1 and not parts[-1]:
             parts.pop()
         return END_OF_TEXT.join(self.show(part) for part in parts)
 
@@ -130,9 +134,9 @@ class TextCodec:
         rows = [self._with_prompt(prompt, length) for prompt in asked.prompts] or [[]]
         return [[*row, *[self.symbols.mask_id] * (length - len(row))] for row in rows]
 
-    def _before(self, text: str) -> list[int]:
+    def _before(self, text: str, *, goes_on: bool = False) -> list[int]:
         """The tokens of a text that something follows: the space between the two belongs to what follows."""
-        return self.encode(before(text))
+        return self.encode(before(text), goes_on=goes_on)
 
     def _with_prompt(self, prompt: str, length: int) -> list[int]:
         tokens = [self.symbols.first, *self._before(prompt)]
@@ -147,7 +151,8 @@ class TextCodec:
         mask = self.symbols.mask_id
         tokens = [self.symbols.first]
         for part in re.split(r"(_+)", text):
-            tokens += [mask] * len(part) if part.startswith("_") else self._before(part)
+            goes_on = len(tokens) > 1
+            tokens += [mask] * len(part) if part.startswith("_") else self._before(part, goes_on=goes_on)
         tokens.append(self.symbols.last)
         if mask not in tokens:
             raise ValueError(

@@ -30,5 +30,8 @@ def run_benchmark(command: BenchmarkCommand) -> None:
         print(json.dumps({"rows": [row.as_json() for row in rows], "provenance": provenance()}))
         return
     console = open_console()
-    title = f"budget {command.budget}, batch {command.batch_size}, median of {command.repeats} (range)"
+    title = (
+        f"budget {command.budget}, batch {command.batch_size}, median of {command.repeats} batches (range) after "
+        f"{command.warmups} to warm up"
+    )
     console.print(terminal_table(rows, COLUMNS, console.width, title=title))

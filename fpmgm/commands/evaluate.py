@@ -14,6 +14,8 @@ from fpmgm.commands import open_console
 from fpmgm.commands.evaluate_tasks import TaskOptions, run_evaluate_tasks
 from fpmgm.commands.frontier import print_frontiers
 from fpmgm.evaluation.layout import COSTS, MATCHED, measured_columns, title_of, varied
+from fpmgm.evaluation.paired import COLUMNS as PAIRED
+from fpmgm.evaluation.paired import READING
 from fpmgm.evaluation.rows import Row
 from fpmgm.evaluation.side_by_side import VALIDATION_ITERS, Validated, references_of, run_evaluation
 from fpmgm.evaluation.sweep import announce
@@ -62,6 +64,9 @@ def run_evaluate(command: EvaluateCommand) -> None:
     if found.matched:
         console.print(f"At the entropy of {short_names(command.models)[command.models[0]]}, by {command.match}:")
         print_rows(console, found.matched, (*COSTS[:2], *MATCHED, *columns))
+    if found.paired:
+        title = f"in pairs, {found.paired[0].num_samples} samples each"
+        console.print(terminal_table(found.paired, PAIRED, console.width, title=title, caption=READING))
     if references := references_of(found):
         shown = (Column(title="for comparison", value=lambda row: row.model), *measured_columns(references))
         console.print(terminal_table(references, shown, console.width))
@@ -97,8 +102,9 @@ class SweepCommand(Sweep):
     """Measure a grid of sampling settings. A sweep that was stopped goes on with the same command."""
 
     preset: Annotated[str, tyro.conf.Positional]
-    """What is varied: budgets, steps (by iterations), allocations (by reuse), reuse (its coefficients), nucleus, solver
-    (by tolerance), or grid (what --vary says)."""
+    """What is varied: budgets, steps (by iterations, at equal budgets), steps-iterations (both, up to the largest
+    budget), allocations (by reuse), reuse (its coefficients), gamma-masked and gamma-changed (the coefficients of the
+    paper's two tables), nucleus, solver (by tolerance), or grid (what --vary says)."""
     models: Annotated[tuple[str, ...], tyro.conf.Positional] = (DEFAULT,)
     """Bundled models, model folders, or hub ids owner/name."""
     out: str = "results"

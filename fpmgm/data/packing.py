@@ -20,7 +20,7 @@ from jaxtyping import Int
 from tokenizers import Tokenizer
 
 from fpmgm.data.sources import Piece
-from fpmgm.symbols import Symbols, encode_texts
+from fpmgm.symbols import Symbols, continuing, encode_texts
 
 Tokenised = Iterator[tuple[Piece, list[int]]]
 RowIndices = Int[np.ndarray, "..."]
@@ -141,9 +141,18 @@ def _add_begun(out: RowFile, following: Iterable[list[int]]) -> int:
 
 
 def tokenised(source: Iterator[Piece], tokenizer: Tokenizer, at_once: int) -> Tokenised:
-    """Pieces of text with their tokens."""
+    """Pieces of text with their tokens. The later pieces of a document go on from the one before."""
+    going_on, begins = continuing(tokenizer.to_str()), True
     while batch := list(islice(source, at_once)):
-        yield from zip(batch, encode_texts(tokenizer, [piece.text for piece in batch]), strict=True)
+        is_first = [begins, *(piece.ends_document for piece in batch[:-1])]
+        begins = batch[-1].ends_document
+        firsts = iter(
+            encode_texts(tokenizer, [piece.text for piece, first in zip(batch, is_first, strict=True) if first])
+        )
+        others = iter(
+            encode_texts(going_on, [piece.text for piece, first in zip(batch, is_first, strict=True) if not first])
+        )
+        yield from ((piece, next(firsts if first else others)) for piece, first in zip(batch, is_first, strict=True))
 
 
 def documents(source: Tokenised, most: int) -> Iterator[list[int]]:

@@ -15,7 +15,7 @@ from fpmgm.codecs.text import before
 from fpmgm.data.packing import Packed, RowFile
 from fpmgm.data.sources import files_of, json_rows
 from fpmgm.schema import field_value, shortened
-from fpmgm.symbols import encode_texts
+from fpmgm.symbols import continuing, encode_texts
 
 PAIRS_AT_ONCE = 1024
 
@@ -75,10 +75,11 @@ def holds_pairs(source: str, fields: Fields) -> bool:
 
 def pair_tokens(pairs: Iterator[Pair], tokenizer: Tokenizer) -> Iterator[tuple[Pair, list[int], list[int]]]:
     """Each pair with the tokens of its prompt and of its answer, both without ends."""
+    going_on = continuing(tokenizer.to_str())
     while batch := list(islice(pairs, PAIRS_AT_ONCE)):
-        texts = [pair.prompt for pair in batch] + [pair.answer for pair in batch]
-        ids = encode_texts(tokenizer, texts)
-        yield from zip(batch, ids[: len(batch)], ids[len(batch) :], strict=True)
+        prompts = encode_texts(tokenizer, [pair.prompt for pair in batch])
+        answers = encode_texts(going_on, [pair.answer for pair in batch])
+        yield from zip(batch, prompts, answers, strict=True)
 
 
 def pack_pairs(out: RowFile, pairs: Iterator[Pair], tokenizer: Tokenizer, num_last: int) -> Packed:

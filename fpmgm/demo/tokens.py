@@ -66,15 +66,15 @@ def pieces(codec: TextCodec, tokens: Sequence[int]) -> list[str]:
         if tokens[place] in ends:
             found.append("" if place == 0 else END)
             continue
-        piece, length = _piece(codec, tokens[place : place + LONGEST])
+        piece, length = _piece(codec, tokens[place : place + LONGEST], goes_on=any(found))
         found += [piece] + [""] * (length - 1)
     return found
 
 
-def _piece(codec: TextCodec, tokens: Sequence[int]) -> tuple[str, int]:
+def _piece(codec: TextCodec, tokens: Sequence[int], *, goes_on: bool) -> tuple[str, int]:
     """The text of the first token, or of the fewest tokens that make whole characters; and their number."""
     for length in range(1, len(tokens) + 1):
-        shown = codec.show(tokens[:length])
+        shown = codec.show(tokens[:length], goes_on=goes_on)
         if BROKEN not in shown or codec.symbols.mask_id in tokens[:length]:
             break
-    return (shown, length) if BROKEN not in shown else (codec.show(tokens[:1]), 1)
+    return (shown, length) if BROKEN not in shown else (codec.show(tokens[:1], goes_on=goes_on), 1)

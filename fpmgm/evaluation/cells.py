@@ -55,6 +55,41 @@ def reuse_cells(models: Sequence[str], base: Sampling, budgets: Sequence[int]) -
     yield from _grid([model for model in models if cost_of(model).fp], base, axes)
 
 
+def steps_iterations_cells(models: Sequence[str], base: Sampling, budgets: Sequence[int]) -> Iterator[Cell]:
+    """Every number of steps with every number of iterations, whatever it costs up to the largest budget."""
+    for model in models:
+        cost = cost_of(model)
+        for steps, num in product((4, 8, 16, 32, 64, 128, 256), (1, 2, 4, 6, 8, 12) if cost.fp else ()):
+            spent = steps * cost.step(num)
+            if spent <= max(budgets):
+                yield Cell(model=model, sampling=replace(base, budget=spent, steps=steps, iterations=num))
+
+
+def masked_gamma_cells(models: Sequence[str], base: Sampling, budgets: Sequence[int]) -> Iterator[Cell]:
+    """The paper's first table of coefficients: what is kept at masked positions, by what is kept at changed ones."""
+    masked = tuple(product((0.6, 0.75, 0.85), (0.9, 0.95)))
+    yield from _gammas(models, base, budgets, masked, tuple((0.0, high) for high in (0.1, 0.2, 0.3)))
+
+
+def changed_gamma_cells(models: Sequence[str], base: Sampling, budgets: Sequence[int]) -> Iterator[Cell]:
+    """The paper's second table of coefficients: what is kept at changed positions."""
+    constant = tuple((share, share) for share in (0.0, 0.1, 0.2, 0.25, 0.3))
+    yield from _gammas(models, base, budgets, ((0.75, 0.9),), (*constant, (0.0, 0.1), (0.0, 0.2), (0.0, 0.3)))
+
+
+def _gammas(
+    models: Sequence[str],
+    base: Sampling,
+    budgets: Sequence[int],
+    masked: Sequence[tuple[float, float]],
+    changed: Sequence[tuple[float, float]],
+) -> Iterator[Cell]:
+    """As the paper sweeps them: with the allocation `fixed`."""
+    axes = {"budget": budgets, "allocation": ("fixed",), "reuse": ("three-state",)}
+    axes |= {"reuse_masked": masked, "reuse_changed": changed}
+    yield from _grid([model for model in models if cost_of(model).fp], base, axes)
+
+
 def nucleus_cells(models: Sequence[str], base: Sampling, budgets: Sequence[int]) -> Iterator[Cell]:
     """The nucleus, off and on, in both readings of top-p."""
     yield from _grid(models, base, {"budget": budgets})
@@ -72,6 +107,9 @@ PRESETS: dict[str, Callable[[Sequence[str], Sampling, Sequence[int]], Iterator[C
     "steps": steps_cells,
     "allocations": allocation_cells,
     "reuse": reuse_cells,
+    "steps-iterations": steps_iterations_cells,
+    "gamma-masked": masked_gamma_cells,
+    "gamma-changed": changed_gamma_cells,
     "nucleus": nucleus_cells,
     "solver": solver_cells,
 }
@@ -128,7 +166,7 @@ def _typed(value: Any, hint: Any) -> Any:
 
 
 def preset_by_name(name: str) -> Callable[[Sequence[str], Sampling, Sequence[int]], Iterator[Cell]]:
-    """The preset of that name: `budgets`, `steps`, `allocations`, `reuse`, `nucleus` or `solver`."""
+    """The preset of that name, such as `budgets`, `steps` or `reuse`."""
     return choose("preset", name, PRESETS)
 
 

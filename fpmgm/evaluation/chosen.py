@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from fpmgm.checkpoint import find_folder
 from fpmgm.codecs import CODECS
-from fpmgm.evaluation.evaluator import Evaluator, evaluator_for
+from fpmgm.evaluation.evaluator import PAPER, Evaluator, evaluator_for
 from fpmgm.evaluation.held_out import HELD_OUT
 from fpmgm.evaluation.image_judges import judge_of
 from fpmgm.evaluation.judges import judge_named
@@ -18,8 +18,10 @@ def chosen_evaluator(
     *,
     judge: str,
     device: str,
+    convention: str = PAPER,
     mauve: str = "",
     mauve_split: str = HELD_OUT,
+    masking: str = "linear",
     inception: bool = False,
 ) -> Evaluator:
     """The evaluator of models that all write the same; a ValueError for a setting that is not for what they write.
@@ -29,10 +31,15 @@ def chosen_evaluator(
     if kind_of(models) == IMAGE:
         if mauve:
             raise ValueError("MAUVE compares texts, and these models draw images; leave --mauve out")
+        if convention != PAPER:
+            raise ValueError(f"convention is {convention}, and these models draw images; leave --convention out")
+        if masking != "linear":
+            raise ValueError(f"masking is {masking}, and it is for bounds of text; leave --masking out")
         return evaluator_for(IMAGE, judge=judge_of(judge, models[0]), inception=inception, device=device)
     if inception:
         raise ValueError("Inception looks at images, and these models write text; leave --inception out")
-    return evaluator_for(TEXT, judge=judge_named(judge), mauve=mauve, mauve_split=mauve_split, device=device)
+    settings = {"judge": judge_named(judge), "convention": convention, "masking": masking, "device": device}
+    return evaluator_for(TEXT, mauve=mauve, mauve_split=mauve_split, **settings)
 
 
 def kind_of(models: Sequence[str]) -> str:

@@ -14,6 +14,9 @@ from fpmgm.evaluation.intervals import Interval
 from fpmgm.names import choose
 from fpmgm.types import Batch, Tokens
 
+ConventionName = Literal["paper", "published"]
+PAPER, PUBLISHED = "paper", "published"
+"""How judges of text score: see `judges`."""
 CLASSIFIER = "classifier"
 """As a kind: a network that tells classes, whatever its codec."""
 
@@ -50,6 +53,11 @@ class Evaluator(Protocol):
     @property
     def primary(self) -> Metric:
         """What tables mark, sweeps choose by and plots show of samples."""
+        ...
+
+    @property
+    def convention(self) -> str:
+        """How a judge scores, if there are several ways; empty if there is one."""
         ...
 
     @property
@@ -108,8 +116,14 @@ class Evaluator(Protocol):
         ...
 
 
-def evaluator_of(network: NetworkConfig, codec: Codec, **settings: Any) -> Evaluator:
-    """The evaluator of a network with that codec: one that reads pixels is an autoencoder, or a classifier."""
+def evaluator_of(network: NetworkConfig, codec: Codec, *, objective: Any = None, **settings: Any) -> Evaluator:
+    """The evaluator of a network with that codec: one that reads pixels is an autoencoder, or a classifier.
+
+    An objective that masks text as the public code of MDLM does is validated with such masks.
+    """
+    schedule = getattr(getattr(objective, "base", objective), "schedule", "")
+    if codec.kind == "text" and schedule == "log-linear":
+        settings = {"masking": schedule, **settings}
     is_classifier = network.model_type == ClassifierConfig.model_type
     return evaluator_for(CLASSIFIER if is_classifier else codec.kind, **settings)
 
@@ -119,6 +133,7 @@ class WithoutSamples:
 
     refusal: ClassVar[str]
     """What to do instead."""
+    convention: ClassVar[str] = ""
 
     def check(self, num_samples: int) -> None:
         raise ValueError(self.refusal)

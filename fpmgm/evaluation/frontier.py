@@ -176,7 +176,9 @@ def compare(
     of real text: what lies outside is left out, unless the frontiers share nothing inside.
     """
     _check_pairing(ours, theirs)
-    counts = _resampled(ours, has_runs=ours.has_runs or theirs.has_runs, seed=seed, num=num_resamples)
+    num_seeds, _, num_samples = ours.nats.shape
+    has_runs = ours.has_runs or theirs.has_runs
+    counts = resampled(num_seeds, num_samples, has_runs=has_runs, seed=seed, num=num_resamples)
     counts = np.concatenate([_all(ours), counts])  # the first is of the samples as they are
     curves = _curve(ours, counts), _curve(theirs, counts)
     within = band if band and _first(_compared(*curves, band)) is not None else None
@@ -219,9 +221,8 @@ def _all(frontier: Frontier) -> Counts:
     return np.ones((1, frontier.num_samples), int)
 
 
-def _resampled(frontier: Frontier, *, has_runs: bool, seed: int, num: int) -> Counts:
+def resampled(num_seeds: int, num_samples: int, *, has_runs: bool, seed: int, num: int) -> Counts:
     """Indices drawn anew within each seed; if seeds are models of their own, these are drawn before."""
-    num_seeds, _, num_samples = frontier.nats.shape
     rng = np.random.default_rng(seed)
     seeds = np.ones((num, num_seeds), int)
     if has_runs:
@@ -232,7 +233,7 @@ def _resampled(frontier: Frontier, *, has_runs: bool, seed: int, num: int) -> Co
 
 def _curve(frontier: Frontier, counts: Counts) -> Curve:
     """The points of every resample, by rising entropy, each replaced by the best of those with as much entropy."""
-    entropy, nats = _means(frontier.entropy, counts), _means(frontier.nats, counts)
+    entropy, nats = means(frontier.entropy, counts), means(frontier.nats, counts)
     order = np.lexsort((-nats, entropy), axis=-1)
     entropy, nats = (np.take_along_axis(each, order, axis=-1) for each in (entropy, nats))
     best = np.minimum.accumulate(nats[:, ::-1], axis=-1)[:, ::-1]
@@ -241,7 +242,7 @@ def _curve(frontier: Frontier, counts: Counts) -> Curve:
     return Curve(*(np.take_along_axis(each, places, axis=-1) for each in (entropy, nats)))
 
 
-def _means(values: PerSample, counts: Counts) -> Points:
+def means(values: PerSample, counts: Counts) -> Points:
     """The mean of every setting over a resample; samples without a value are left out."""
     flat = values.transpose(1, 0, 2).reshape(values.shape[1], -1)  # (P, M)
     known = np.isfinite(flat)

@@ -12,6 +12,7 @@ from fpmgm.devices import device_named
 from fpmgm.draws import Draw
 from fpmgm.evaluation.cells import Cell
 from fpmgm.evaluation.chosen import TEXT, kind_of
+from fpmgm.evaluation.evaluator import ConventionName
 from fpmgm.evaluation.held_out import AUTO, OWN, check_split
 from fpmgm.generation import Sampling
 from fpmgm.names import choose, short_names
@@ -46,6 +47,9 @@ class Frontiers:
     judge: str = "auto"
     """Who judges samples: stories-source, smollm2, a causal model of ours or one of the hub. With auto, the bundled
     judge does it. stories-source-ids refuses models that do not write the source's own ids."""
+    convention: ConventionName = "paper"
+    """Which tokens of a text the judge scores. paper: an end-of-text stands before the text, and every token is scored.
+    published: as in the code of MDLM, ReMDM and Duo, without the first token and later ends."""
     data: str = OWN
     """Real text to compare with: a corpus by name, a file or a folder. With auto, it is what the first model was
     trained on. If it is empty, there is none."""

@@ -76,6 +76,7 @@ class Found:
             "pairs": [_rounded(asdict(pair)) for pair in self.pairs],
             "judge": self.rows[0].protocol.judge,
             "judged_by": self.rows[0].protocol.judged_by,
+            "convention": self.rows[0].protocol.convention,
             "dtype": self.asked.dtype,
             "num_samples": self.asked.num_samples,
             "seeds": list(self.asked.seeds),

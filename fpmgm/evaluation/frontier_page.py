@@ -84,8 +84,9 @@ def how_measured(found: Found) -> str:
     asked = found.asked
     seeds = f"{len(asked.seeds)} seeds of " if len(asked.seeds) > 1 else ""
     return (
-        f"Each point has {seeds}{asked.num_samples} samples. The judge is {found.judge}. Tokens are drawn in "
-        f"{asked.dtype}. Intervals are of 95 %, those of pairs by a paired bootstrap over samples"
+        f"Each point has {seeds}{asked.num_samples} samples. The judge is {found.judge}, by the convention "
+        f"`{found.rows[0].protocol.convention}`. Tokens are drawn in {asked.dtype}. Intervals are of 95 %, those of "
+        "pairs by a paired bootstrap over samples"
         f"{' and training runs' if any(len(line.models) > 1 for line in asked.lines) else ''}."
     )
 
@@ -159,7 +160,7 @@ def command_of(asked: Frontiers) -> str:
 def report_of(found: Found, line: str) -> dict[str, Any]:
     """What the report.json of a model keeps of frontiers: its own points and pairs, and real text."""
     whole = found.as_json()
-    kept = {name: whole[name] for name in ("judge", "judged_by", "dtype", "num_samples", "seeds", "real")}
+    kept = {name: whole[name] for name in ("judge", "judged_by", "convention", "dtype", "num_samples", "seeds", "real")}
     return {
         **kept,
         "points": [point for point in whole["points"] if point["model"] == line],
@@ -174,7 +175,8 @@ def card_lines(report: Mapping[str, Any]) -> list[str]:
         return []
     pairs = [read_object(Pair, pair, "frontier.pairs") for pair in kept["pairs"]]
     points = [Point(**{**point, "metrics": _intervals(point["metrics"])}) for point in kept["points"]]
-    lines = ["## Frontier", "", f"Judge: {kept['judge']}; {kept['num_samples']} samples a point and seed.", ""]
+    judge = f"{kept['judge']}, convention {kept.get('convention', 'paper')}"
+    lines = ["## Frontier", "", f"Judge: {judge}; {kept['num_samples']} samples a point and seed.", ""]
     if pairs:
         columns = [column for column in PAIRS if any(column.value(pair) is not None for pair in pairs)]
         lines += [_filled(READING), "", markdown(pairs, columns)]

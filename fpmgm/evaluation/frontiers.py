@@ -45,7 +45,7 @@ def run_frontiers(asked: Frontiers, *, on_cell: Callable[[Cell, int, int], None]
     """Measure what is missing, compare every pair, and write the page if there is a folder for it."""
     models = [model for line in asked.lines for model in line.models]
     check_alike(models)
-    evaluator = chosen_evaluator(models, judge=asked.judge, device=asked.device)
+    evaluator = chosen_evaluator(models, judge=asked.judge, device=asked.device, convention=asked.convention)
     protocol = Protocol(num_samples=asked.num_samples, evaluator=evaluator, device=asked.device, keeps_samples=True)
     cells = asked.cells()
     prepare(cells, protocol)  # what is wrong with settings or judge is said before anything is sampled

@@ -20,13 +20,17 @@ from fpmgm.names import choose
 from fpmgm.types import Batch
 
 AUTO, ALL, HELD_OUT = "auto", "all", "held-out"
+TEST = "held-out-test"
+"""Held-out sequences that no validation of training reads."""
 OWN = "auto"
 """As a source: the data that the model was trained on."""
 STANDARD = ("train", "valid", "test")
-SPLITS = (AUTO, ALL, HELD_OUT, *STANDARD)
+SPLITS = (AUTO, ALL, HELD_OUT, TEST, *STANDARD)
 """Which part of a text is measured; the standard ones are files of that name in a corpus or a folder."""
 MOST_HELD_OUT = 512
 """So many held-out sequences of a corpus are measured unless another number is given; all of anything else."""
+TEST_SEQUENCES = 500
+"""So many of `held-out-test`, as the paper's tables of test perplexity have."""
 
 
 def check_split(split: str) -> None:
@@ -50,6 +54,8 @@ def data_for(model: Model, source: str = OWN, split: str = AUTO, *, with_trainin
     path to it mean the same. Any other source but `stories` is read as text. Training rows may be missing, unless
     `with_training` asks for them.
     """
+    if split == TEST:
+        return _test_rows(data_for(model, source, HELD_OUT, with_training=with_training), source)
     if isinstance(model.speech, ImageCodec):
         return _images_for(model, model.speech, source, split)
     codec, own = text_codec(model), model.data
@@ -71,6 +77,18 @@ def data_for(model: Model, source: str = OWN, split: str = AUTO, *, with_trainin
     if split == HELD_OUT:
         return data
     return replace(data, train=np.arange(0), held_out=np.arange(len(data.rows)))
+
+
+def _test_rows(data: Dataset, source: str) -> Dataset:
+    """The same without the held-out sequences that validation reads, as many as it usually reads."""
+    validated = data.held_out[:: max(1, len(data.held_out) // MOST_HELD_OUT)][:MOST_HELD_OUT]
+    rest = np.setdiff1d(data.held_out, validated)
+    if not len(rest):
+        raise ValueError(
+            f"split is {TEST}, and {source} holds out {len(data.held_out)} sequences, all of which validation reads; "
+            "give --split held-out"
+        )
+    return replace(data, held_out=rest)
 
 
 def _read_like(own: DataConfig | None, config: TextConfig) -> TextConfig:
@@ -146,7 +164,9 @@ def measured_data(
     split = split_of(OWN if is_held_out else name, split)
     if name == STORIES:
         name = f"{STORIES} ({StoriesConfig.note})"
-    words = {ALL: name, HELD_OUT: f"what training holds out of {name}"}.get(split, f"{name}, split {split}")
+    kinds = {ALL: name, HELD_OUT: f"what training holds out of {name}"}
+    kinds[TEST] = f"{kinds[HELD_OUT]} and validation does not read"
+    words = kinds.get(split, f"{name}, split {split}")
     if own and not name.startswith(own):
         words += f" (the model was trained on {own})"
     return data, words
@@ -154,7 +174,7 @@ def measured_data(
 
 def usual_number(source: str, split: str = AUTO) -> int | None:
     """How many sequences are measured unless a number is given: some of a corpus, all (None) of anything else."""
-    return MOST_HELD_OUT if split_of(source, split) == HELD_OUT else None
+    return {HELD_OUT: MOST_HELD_OUT, TEST: TEST_SEQUENCES}.get(split_of(source, split))
 
 
 def measured_on(data: Dataset, batch: Batch, words: str) -> str:

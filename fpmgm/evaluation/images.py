@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -67,6 +67,7 @@ class ImageEvaluator:
     """Also FID, KID, precision and recall by Inception: a sixth of a second an image and core."""
     device: str = "auto"
     """Where the judges run. No result depends on it."""
+    convention: ClassVar[str] = ""
 
     @property
     def primary(self) -> Metric:

@@ -41,23 +41,28 @@ class Timing:
         return f"{self.median:.2f} s ({min(self.rounds):.2f} to {max(self.rounds):.2f})"
 
 
-def interleave(contestants: Mapping[str, Callable[[], object]], repeats: int = 5) -> dict[str, Timing]:
-    """Time each contestant in turn, again and again, after one round to warm up: whatever slows the machine hits all.
+def interleave(
+    contestants: Mapping[str, Callable[[], object]], repeats: int = 5, *, warmups: int = 1
+) -> dict[str, Timing]:
+    """Time each contestant in turn, again and again, after rounds to warm up: whatever slows the machine hits all.
 
+    A contestant must wait for its device before it returns. Then the device is idle when the next one's clock starts.
     Every round begins with the next contestant, so that none always follows the same one.
     """
     if repeats < 1:
         raise ValueError(f"repeats is {repeats}; at least 1 is needed")
+    if warmups < 1:
+        raise ValueError(f"warmups is {warmups}; at least 1 is needed")
     if not contestants:
         raise ValueError("nobody to time; give at least one contestant")
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     names = list(contestants)
-    for repeat in tracked(range(repeats + 1), "timing rounds"):
+    for repeat in tracked(range(warmups + repeats), "timing rounds"):
         first = repeat % len(names)
         for name in names[first:] + names[:first]:
             begin = time.perf_counter()
             contestants[name]()
-            if repeat:
+            if repeat >= warmups:
                 seconds[name].append(time.perf_counter() - begin)
     return {name: Timing(tuple(found)) for name, found in seconds.items()}
 

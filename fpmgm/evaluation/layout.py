@@ -16,8 +16,9 @@ from fpmgm.files import write_text
 from fpmgm.generation import Sampling
 from fpmgm.names import short_names
 
+JUDGED = "generative perplexity"
 MEASURED = (
-    metric("perplexity_per_sample", "generative perplexity", best="lowest"),
+    metric("perplexity_per_sample", JUDGED, best="lowest"),
     metric("perplexity_per_token", "per token"),
     metric("entropy", "entropy", digits=2),
     metric("distinct_2", "distinct pairs", digits=3, rank=4),
@@ -56,6 +57,9 @@ HEAT_MAPS: dict[str, tuple[str, ...]] = {
     "steps": ("budget", "steps"),
     "allocations": ("allocation", "reuse"),
     "reuse": ("reuse_masked", "reuse_changed"),
+    "steps-iterations": ("steps", "iterations"),
+    "gamma-masked": ("reuse_masked", "reuse_changed"),
+    "gamma-changed": ("reuse_masked", "reuse_changed"),
     "nucleus": ("top_p", "nucleus"),
     "solver": ("tolerance", "solver"),
 }
@@ -73,8 +77,19 @@ def measured_columns(rows: Sequence[Row] | Sequence[Reference], *, is_short: boo
     """The columns of what was measured: those of texts, or those of images that have a value in some row."""
     names = {name for row in rows for name in row.metrics}
     if TEXTS_HAVE in names:
-        return SHOWN if is_short else MEASURED
+        return _with_convention(SHOWN if is_short else MEASURED, rows)
     return tuple(column for column in OF_IMAGES if any(column.value(row) is not None for row in rows))
+
+
+def _with_convention(columns: Sequence[Column], rows: Sequence[Any]) -> tuple[Column, ...]:
+    """The columns of texts, with the convention of the judge in the head, or beside each row if rows differ in it."""
+    used = {row.protocol.convention for row in rows if isinstance(row, Row)} - {""}
+    if len(used) > 1:
+        return (*columns, Column(title="convention", value=lambda row: row.protocol.convention))
+    return tuple(
+        replace(column, title=f"{column.title} ({min(used)})") if used and column.title == JUDGED else column
+        for column in columns
+    )
 
 
 def title_of(rows: Sequence[Row]) -> str:
@@ -114,7 +129,7 @@ def draw_rows(preset: str, rows: Sequence[Row], folder: Path, primary: Metric, a
     across, down = spans
     by_map: dict[str, list[Row]] = {}
     for row in rows:
-        budget = "" if across == "budget" else f"-{row.budget}"
+        budget = "" if across in ("budget", "steps") else f"-{row.budget}"
         by_map.setdefault(f"{preset}-{names[row.model].replace('/', '-')}{budget}", []).append(row)
     files: list[Path] = []
     for target, own in by_map.items():

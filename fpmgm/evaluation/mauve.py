@@ -47,13 +47,17 @@ def _silenced_stderr() -> Iterator[None]:
 def mauve_interval(
     sampled: TextFeatures, real: TextFeatures, *, num_resamples: int = 40, level: float = 0.95, seed: int = 0
 ) -> Interval:
-    """The score and its percentile interval over resampled texts.
+    """The score and its percentile interval over resampled texts, each clustered with a seed of its own.
 
-    A resample repeats some texts, which lowers its score: few texts give an interval that lies below the value.
+    So the interval covers the chance of the clustering too. A resample repeats some texts, which lowers its score: few
+    texts give an interval that lies below the value.
     """
     rng = np.random.default_rng(seed)
     drawn = [rng.integers(len(sampled), size=len(sampled)) for _ in range(num_resamples)]
-    found = [mauve_score(sampled[rows], real, seed=seed) for rows in tracked(drawn, "resampling MAUVE")]
+    found = [
+        mauve_score(sampled[rows], real, seed=seed + index)
+        for index, rows in enumerate(tracked(drawn, "resampling MAUVE"))
+    ]
     tail = (1 - level) / 2
     low, high = np.quantile(found, [tail, 1 - tail])
     return Interval(value=mauve_score(sampled, real, seed=seed), low=float(low), high=float(high))

@@ -30,6 +30,9 @@ class Measured:
     """Empty if nobody judged."""
     judged_by: str = ""
     """What of the samples was judged: their ids or their text."""
+    convention: str = ""
+    """Which tokens the judge scored: `paper` or `published`; empty if nobody judged texts. Rows of before there was a
+    choice are read as `paper`."""
     num_samples: int
     length: int
     """Tokens of a sample; 0 if the file does not tell."""
@@ -94,7 +97,7 @@ def row_of(found: Mapping[str, Any]) -> Row:
         multiply_adds=field_value(found.get("multiply_adds"), float, "multiply_adds"),
         seconds=field_value(found.get("seconds"), float, "seconds"),
         metrics=dict(_intervals(field_value(found.get("metrics"), dict, "metrics"))),
-        protocol=_measured(protocol),
+        protocol=_measured(protocol, _usual_convention(found["metrics"])),
         matched=None if matched is None else read_object(Match, matched, "matched"),
         per_sample={
             name: field_value(values, tuple[float | None, ...], f"per_sample.{name}")
@@ -112,10 +115,14 @@ def _intervals(metrics: Mapping[str, Any]) -> Iterator[tuple[str, Interval]]:
         yield name, Interval(value=metric["value"], low=metric["low"], high=metric["high"])
 
 
-def _measured(protocol: Mapping[str, Any]) -> Measured:
-    texts = {
-        name: field_value(protocol.get(name, ""), str, f"protocol.{name}") for name in ("device", "dtype", "judged_by")
-    }
+def _usual_convention(metrics: Mapping[str, Any]) -> str:
+    """That of a row that does not tell its own."""
+    return "paper" if "perplexity_per_sample" in metrics else ""
+
+
+def _measured(protocol: Mapping[str, Any], convention: str) -> Measured:
+    usual = {"device": "", "dtype": "", "judged_by": "", "convention": convention}
+    texts = {name: field_value(protocol.get(name, value), str, f"protocol.{name}") for name, value in usual.items()}
     own = {"judge", "num_samples", "length", *texts}
     return Measured(
         judge=field_value(protocol.get("judge"), str, "protocol.judge"),

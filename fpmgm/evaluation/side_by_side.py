@@ -11,7 +11,7 @@ from fpmgm.checkpoint import DEFAULT, load
 from fpmgm.devices import OnDevice
 from fpmgm.evaluation.cells import Cell, budget_cells
 from fpmgm.evaluation.chosen import IMAGE, chosen_evaluator, kind_of
-from fpmgm.evaluation.evaluator import Evaluator, Validation
+from fpmgm.evaluation.evaluator import ConventionName, Evaluator, Validation
 from fpmgm.evaluation.frontier_asked import Frontiers, check_alike
 from fpmgm.evaluation.frontier_found import Found
 from fpmgm.evaluation.frontiers import run_frontiers
@@ -29,12 +29,15 @@ from fpmgm.evaluation.intervals import Interval
 from fpmgm.evaluation.layout import COSTS, MATCHED, Reference, measured_columns, write_tables
 from fpmgm.evaluation.matched import RANGES
 from fpmgm.evaluation.ngram import floors
+from fpmgm.evaluation.paired import COLUMNS as PAIRED
+from fpmgm.evaluation.paired import PairedRatio, paired_ratios
 from fpmgm.evaluation.plots import quality_against_cost
 from fpmgm.evaluation.rows import Row, as_json
 from fpmgm.evaluation.sweep import Protocol, prepare, run_sweep
-from fpmgm.evaluation.tables import Column
-from fpmgm.files import write_json
+from fpmgm.evaluation.tables import Column, markdown
+from fpmgm.files import write_json, write_text
 from fpmgm.generation import Sampling
+from fpmgm.masking import BoundName
 from fpmgm.names import check_names, choose
 
 VALIDATION_ITERS = 6
@@ -55,6 +58,9 @@ class Evaluation(OnDevice):
     judge: str = "auto"
     """Who judges samples. Text is judged by smollm2, a causal model of ours or one of the hub; images are judged by a
     classifier of ours. With auto, the bundled judge does it. If it is empty, samples are not judged."""
+    convention: ConventionName = "paper"
+    """Which tokens of a text the judge scores. paper: an end-of-text stands before the text, and every token is scored.
+    published: as in the code of MDLM, ReMDM and Duo, without the first token and later ends."""
     data: str = OWN
     """The data that models are validated on: a corpus by name, a file or a folder. With auto, it is what each model was
     trained on, split as in training. If it is empty, models are not validated."""
@@ -65,6 +71,9 @@ class Evaluation(OnDevice):
     validation_sequences: int | None = None
     """At most so many sequences are measured, spread evenly. With None, they are 512 of held-out data, and all of other
     data."""
+    masking: BoundName = "linear"
+    """How many tokens of a text validation masks at time t: a share of t, or 0.999 t as the public code of MDLM does
+    (log-linear)."""
     ngram: bool = False
     """Also measure 5-gram models of the training text on the same held-out tokens."""
     mauve: bool = False
@@ -78,6 +87,9 @@ class Evaluation(OnDevice):
     frontier: bool = False
     """Also compare all models in pairs at equal entropy, as `fpmgm frontier` does. This takes five times as many
     samples."""
+    against: str = ""
+    """One of the models: the ratio of every other one's generative perplexity to its own, at each budget, with an
+    interval by a paired bootstrap. If it is empty, there are no ratios."""
     seed: int = 0
     """Every random number follows from this number."""
     out: str = ""
@@ -94,6 +106,7 @@ class Evaluation(OnDevice):
             raise ValueError(
                 f"dtype is {self.dtype}, and frontiers compute in float32; leave --dtype or --frontier out"
             )
+        self._check_against()
         if self.mauve and not self.data:
             raise ValueError("MAUVE compares with held-out text; give --data")
         check_split(self.split)
@@ -104,18 +117,30 @@ class Evaluation(OnDevice):
                 "the 5-gram models learn what training does not hold out; give --split held-out and --data"
             )
 
+    def _check_against(self) -> None:
+        if not self.against:
+            return
+        if self.against not in self.models or len(self.models) < 2:
+            raise ValueError(f"against is {self.against!r}; give one of at least two models: {' '.join(self.models)}")
+        if not self.judge or not self.budgets:
+            raise ValueError("against compares generative perplexities of samples; give --judge and --budgets")
+
     @property
     def evaluator(self) -> Evaluator:
         """Who measures samples."""
+        if self.against and kind_of(self.models) == IMAGE:
+            raise ValueError("against compares texts in pairs, and these models draw images; leave --against out")
         split = split_of(self.data, self.split) if self.data else HELD_OUT
         if self.ngram and kind_of(self.models) == IMAGE:
             raise ValueError("5-gram models count the words of texts, and these models draw images; leave --ngram out")
         return chosen_evaluator(
             self.models,
             judge=self.judge,
+            convention=self.convention,
             device=self.device,
             mauve=self.data if self.mauve else "",
             mauve_split=split,
+            masking=self.masking,
             inception=self.inception,
         )
 
@@ -147,6 +172,9 @@ class Evaluated:
     """Of all models but the first, at its entropy; empty if it was not asked for."""
     frontier: Found | None = None
     """All models at equal entropy; None if it was not asked for."""
+    paired: tuple[PairedRatio, ...] = ()
+    """Every other model against the one that was asked for, at each budget; then at its entropy, if that was matched.
+    Empty if it was not asked for."""
     references: dict[str, dict[str, Interval]] = field(default_factory=dict)
     """Metrics of real images, and of these through the tokenizer of the first model; empty for text."""
     files: tuple[Path, ...] = ()
@@ -157,6 +185,7 @@ class Evaluated:
             "validation": [asdict(each) for each in self.validation],
             "samples": [as_json(row) for row in self.samples],
             "matched": [as_json(row) for row in self.matched],
+            "paired": [asdict(pair) for pair in self.paired],
             **({} if self.frontier is None else {"frontier": self.frontier.as_json()}),
             "references": {
                 name: {metric: asdict(value) for metric, value in metrics.items()}
@@ -190,7 +219,13 @@ def run_evaluation(
 ) -> Evaluated:
     """All that an evaluation asks for."""
     evaluator = asked.evaluator
-    protocol = Protocol(num_samples=asked.num_samples, evaluator=evaluator, device=asked.device, dtype=asked.dtype)
+    protocol = Protocol(
+        num_samples=asked.num_samples,
+        evaluator=evaluator,
+        device=asked.device,
+        dtype=asked.dtype,
+        keeps_samples=bool(asked.against),
+    )
     with TemporaryDirectory() as scratch:
         folder = Path(asked.out or scratch)
         measure = partial(run_sweep, protocol=protocol, file=folder / "samples.jsonl", on_cell=on_cell)
@@ -208,6 +243,7 @@ def run_evaluation(
             samples=tuple(rows),
             matched=tuple(matched),
             frontier=frontier,
+            paired=tuple(_paired(asked, rows, matched)),
             references=references,
         )
         return replace(found, files=tuple(_write(folder, found, evaluator))) if asked.out else found
@@ -221,6 +257,7 @@ def _frontiers(asked: Evaluation) -> Frontiers:
         seeds=(asked.seed,),
         num_samples=asked.num_samples,
         judge=asked.judge,
+        convention=asked.convention,
         data=asked.data,
         split=asked.split,
         device=asked.device,
@@ -266,6 +303,15 @@ def references_of(found: Evaluated) -> list[Reference]:
     return [Reference(name, metrics) for name, metrics in found.references.items()]
 
 
+def _paired(asked: Evaluation, rows: Sequence[Row], matched: Sequence[Row]) -> list[PairedRatio]:
+    """The others against the one that is asked for; matched ones only if their entropy is that one's."""
+    if not asked.against:
+        return []
+    own = [row for row in rows if row.model == asked.against]
+    others = [row for row in rows if row.model != asked.against]
+    return paired_ratios([*others, *(matched if asked.against == asked.models[0] else ())], own)
+
+
 def _matched_cells(asked: Evaluation, cells: Sequence[Cell], rows: Sequence[Row]) -> list[Cell]:
     """The cells of all models but the first, each to be turned to the first one's entropy at its budget."""
     if not asked.match:
@@ -287,6 +333,9 @@ def _write(folder: Path, found: Evaluated, evaluator: Evaluator) -> list[Path]:
         (references, measured_columns(references)),
     ]
     written = write_tables(folder / "table", tables)
+    if found.paired:
+        write_text(folder / "paired.md", markdown(found.paired, PAIRED))
+        written = [*written, folder / "paired.md"]
     write_json(folder / "results.json", found.as_json())
     files = [folder / "samples.jsonl", folder / "results.json", *written]
     files += found.frontier.files if found.frontier else ()

@@ -10,7 +10,7 @@ from fpmgm.checkpoint import DEFAULT, find_folder, read_generation
 from fpmgm.devices import OnDevice
 from fpmgm.evaluation.cells import Cell, axes_of, grid_cells, preset_by_name
 from fpmgm.evaluation.chosen import chosen_evaluator
-from fpmgm.evaluation.evaluator import Metric
+from fpmgm.evaluation.evaluator import ConventionName, Metric
 from fpmgm.evaluation.layout import COSTS, draw_rows, measured_columns, varied, write_tables
 from fpmgm.evaluation.rows import Row
 from fpmgm.evaluation.sweep import Protocol, run_sweep
@@ -27,8 +27,9 @@ class Sweep(OnDevice):
     """Which grid of sampling settings is measured."""
 
     preset: str
-    """What is varied: budgets, steps (by iterations), allocations (by reuse), reuse (its coefficients), nucleus, solver
-    (by tolerance), or grid (what `vary` says)."""
+    """What is varied: budgets, steps (by iterations, at equal budgets), steps-iterations (both, up to the largest
+    budget), allocations (by reuse), reuse (its coefficients), gamma-masked and gamma-changed (the coefficients of the
+    paper's two tables), nucleus, solver (by tolerance), or grid (what `vary` says)."""
     models: tuple[str, ...] = (DEFAULT,)
     """Bundled models, model folders, or hub ids owner/name."""
     budgets: tuple[int, ...] = (24, 96)
@@ -40,6 +41,9 @@ class Sweep(OnDevice):
     judge: str = "auto"
     """Who judges samples. Text is judged by smollm2, a causal model of ours or one of the hub; images are judged by a
     classifier of ours. With auto, the bundled judge does it. If it is empty, samples are not judged."""
+    convention: ConventionName = "paper"
+    """Which tokens of a text the judge scores. paper: an end-of-text stands before the text, and every token is scored.
+    published: as in the code of MDLM, ReMDM and Duo, without the first token and later ends."""
     seed: int = 0
     """Every random number follows from this number."""
     out: str = ""
@@ -113,7 +117,7 @@ def sweep(
 def measure(asked: Sweep, cells: Sequence[Cell], *, on_cell: Callable[[Cell, int, int], None] | None = None) -> Swept:
     """Measure cells as a sweep asks for; write its tables and plots, and save the best, if it asks for that."""
     models = list(dict.fromkeys(cell.model for cell in cells))
-    evaluator = chosen_evaluator(models, judge=asked.judge, device=asked.device)
+    evaluator = chosen_evaluator(models, judge=asked.judge, device=asked.device, convention=asked.convention)
     protocol = Protocol(num_samples=asked.num_samples, evaluator=evaluator, device=asked.device, dtype=asked.dtype)
     with TemporaryDirectory() as scratch:
         folder = Path(asked.out or scratch)

@@ -1,7 +1,7 @@
 """What is measured of texts: samples, with bootstrap intervals over them, and likelihood of held-out ones."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -13,13 +13,15 @@ from fpmgm.codecs import TextCodec
 from fpmgm.data import Dataset
 from fpmgm.denoiser import Denoiser
 from fpmgm.evaluation.diversity import distinct_counts, repetition, set_diversity, unigram_entropy
-from fpmgm.evaluation.evaluator import Metric, Validation
+from fpmgm.evaluation.evaluator import PAPER, ConventionName, Metric, Validation
 from fpmgm.evaluation.held_out import HELD_OUT, data_for, text_codec
 from fpmgm.evaluation.intervals import Interval, Means, Statistics, bootstrap, jackknife
-from fpmgm.evaluation.judges import Judge, Reading, load_judge, read_symbols
+from fpmgm.evaluation.judges import Judge, Reading, check_convention, load_judge, read_symbols
 from fpmgm.evaluation.likelihood import perplexity
 from fpmgm.evaluation.mauve import FEWEST, TextFeatures, mauve_interval, reference_texts
 from fpmgm.evaluation.shown import samples_of
+from fpmgm.masking import BoundName, mask_schedule_by_name
+from fpmgm.names import choose
 from fpmgm.types import Batch, Tokens
 
 Statistic = Callable[[Means], Statistics]
@@ -55,16 +57,23 @@ class TextEvaluator:
     judge: str = ""
     """Who judges the samples: stories-source, smollm2, a causal model of ours, or one of the hub. If it is empty,
     nobody does."""
+    convention: ConventionName = "paper"
+    """Which tokens of a text the judge scores. paper: an end-of-text stands before the text, and every token is scored.
+    published: as in the code of MDLM, ReMDM and Duo, without the first token and later ends."""
     mauve: str = ""
     """The text that MAUVE compares the samples with, by the judge's features. If it is empty, there is no MAUVE."""
     mauve_split: str = HELD_OUT
     """Which part of that text."""
+    masking: BoundName = "linear"
+    """How many tokens the bound of validation masks at time t: a share of t, or 0.999 t as MDLM (log-linear)."""
     device: str = "auto"
     """Where the judge runs. No result depends on it."""
 
     def __post_init__(self) -> None:
         if self.mauve and not self.judge:
             raise ValueError("MAUVE needs a judge's features; give --judge")
+        check_convention(self.convention, self.judge)
+        choose("masking", self.masking, {"linear": None, "log-linear": None})
 
     @property
     def primary(self) -> Metric:
@@ -72,7 +81,9 @@ class TextEvaluator:
 
     @property
     def validated(self) -> Metric:
-        return VALIDATED
+        if self.masking == "linear":
+            return VALIDATED
+        return replace(VALIDATED, title=f"{VALIDATED.title} ({self.masking} masks)")
 
     def judged_by(self) -> str:
         return self._judge().name if self.judge else ""
@@ -109,13 +120,16 @@ class TextEvaluator:
         return float(unigram_entropy(tokens).mean())
 
     def validate(self, denoiser: Denoiser, batch: Batch, *, num_iters: int) -> Validation:
-        return Validation(**asdict(perplexity(denoiser, batch, num_iters=num_iters)))
+        schedule = mask_schedule_by_name(self.masking)
+        return Validation(**asdict(perplexity(denoiser, batch, num_iters=num_iters, schedule=schedule)))
 
     def key(self) -> tuple[dict[str, Any], str]:
-        """The settings, without the split where it is the usual one: rows of before it are still known."""
+        """The settings, without younger ones where they are the usual ones: rows of before them are still known."""
         settings: dict[str, Any] = {"judge": self.judge, "mauve": self.mauve}
         if self.mauve_split != HELD_OUT:
             settings["mauve_split"] = self.mauve_split
+        if self.convention != PAPER:
+            settings["convention"] = self.convention
         return settings, _judge_weights(self.judge)
 
     def shown(self, model: Model, data: Dataset, num: int) -> tuple[str, list[Any]]:
@@ -127,10 +141,11 @@ class TextEvaluator:
     def _readings(self, model: Model, tokens: Tokens) -> Sequence[Reading] | None:
         if not self.judge:
             return None
-        return _read(self.judge, self.device, text_codec(model), tuple(map(tuple, tokens.tolist())))
+        rows = tuple(map(tuple, tokens.tolist()))
+        return _read(self.judge, self.device, self.convention, text_codec(model), rows)
 
     def _judge(self) -> Judge:
-        return _judge(self.judge, device=self.device)
+        return _judge(self.judge, device=self.device, convention=self.convention)
 
     def _real_features(self, model: Model, num_samples: int) -> TextFeatures:
         """The judge's features of real texts: as many as there are samples, but at least 256 if there are so many."""
@@ -138,21 +153,23 @@ class TextEvaluator:
         num = min(max(num_samples, 256), len(data.held_out))
         if num < FEWEST:
             raise ValueError(f"{self.mauve} has {num} {self.mauve_split} sequences; MAUVE needs at least {FEWEST}")
-        return _reference_features(self.judge, self.device, tuple(reference_texts(data, num)))
+        return _reference_features(self.judge, self.device, self.convention, tuple(reference_texts(data, num)))
 
 
 _judge = lru_cache(maxsize=2)(load_judge)
 
 
 @lru_cache(maxsize=2)
-def _read(judge: str, device: str, codec: TextCodec, rows: tuple[tuple[int, ...], ...]) -> Sequence[Reading]:
+def _read(
+    judge: str, device: str, convention: str, codec: TextCodec, rows: tuple[tuple[int, ...], ...]
+) -> Sequence[Reading]:
     """What a judge finds in samples, kept for the numbers of each of them."""
-    return read_symbols(_judge(judge, device=device), codec, [list(row) for row in rows])[0]
+    return read_symbols(_judge(judge, device=device, convention=convention), codec, [list(row) for row in rows])[0]
 
 
 @lru_cache(maxsize=4)
-def _reference_features(judge: str, device: str, texts: tuple[str, ...]) -> TextFeatures:
-    return _features(_judge(judge, device=device).read(texts))
+def _reference_features(judge: str, device: str, convention: str, texts: tuple[str, ...]) -> TextFeatures:
+    return _features(_judge(judge, device=device, convention=convention).read(texts))
 
 
 def _features(readings: Sequence[Reading]) -> TextFeatures:

@@ -11,10 +11,11 @@ from fpmgm.backbones import NetworkConfig
 from fpmgm.budget import plan
 from fpmgm.checkpoint import DEFAULT, find_folder, read_config
 from fpmgm.denoiser import Denoiser
-from fpmgm.devices import OnDevice, device_named, dtype_named, wait_for
+from fpmgm.devices import OnDevice, device_named, wait_for
 from fpmgm.evaluation.latency import Timing, in_fresh_process, interleave, peak_bytes
 from fpmgm.evaluation.tables import Column
 from fpmgm.experiments.workloads import draw, expected_multiply_adds, random_denoiser, two_updates
+from fpmgm.int8 import in_precision
 from fpmgm.names import short_names
 from fpmgm.recipes import RECIPES
 from fpmgm.schema import MAX_BUDGET, MAX_LENGTH, require
@@ -35,8 +36,10 @@ class Benchmark(OnDevice):
     """Sequences in a pass."""
     length: int = 0
     """Tokens of a sequence. With 0, it is each network's own length."""
-    repeats: int = 5
-    """How often each network is timed. They take turns."""
+    repeats: int = 20
+    """How often each network is timed. They take turns. The paper times 20 batches."""
+    warmups: int = 2
+    """Batches before these that are not timed. The paper has 2."""
     train: bool = False
     """Also time an update of the weights."""
 
@@ -46,6 +49,7 @@ class Benchmark(OnDevice):
         require("batch_size", self.batch_size, 1, MAX_BATCH)
         require("length", self.length, 0, MAX_LENGTH)
         require("repeats", self.repeats, 1, MAX_REPEATS)
+        require("warmups", self.warmups, 1, MAX_REPEATS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,19 +98,20 @@ def benchmark(asked: Benchmark) -> list[Timed]:
     configs = {name: config_of(name, asked.length) for name in asked.names}
     for config in configs.values():
         plan(asked.budget, config.cost)  # an infeasible budget is refused before anything is built
-    device, dtype = device_named(asked.device), dtype_named(asked.dtype)
-    denoisers = {name: random_denoiser(config).to(device, dtype) for name, config in configs.items()}
+    device = device_named(asked.device)
+    denoisers = {name: in_precision(random_denoiser(config), device, asked.dtype) for name, config in configs.items()}
     samplers = {
         name: partial(_finished, draw, each, asked.batch_size, asked.budget) for name, each in denoisers.items()
     }
-    timings = interleave(samplers, asked.repeats)
+    timings = interleave(samplers, asked.repeats, warmups=asked.warmups)
     updates: dict[str, Timing] = {}
     if asked.train:
         pairs = {
             name: partial(_finished, lambda _, update: update(), each, two_updates(each, asked.batch_size))
             for name, each in denoisers.items()
         }
-        updates = {name: timing.over(2) for name, timing in interleave(pairs, asked.repeats).items()}
+        timed = interleave(pairs, asked.repeats, warmups=asked.warmups)
+        updates = {name: timing.over(2) for name, timing in timed.items()}
     rows = []
     names = short_names(asked.names)
     for name, config in configs.items():
@@ -140,7 +145,7 @@ def config_of(name: str, length: int = 0) -> NetworkConfig:
 def sampling_memory(name: str, length: int, batch_size: int, budget: int, device: str, dtype: str) -> int:
     """Peak memory of sampling over the network itself: to be called in a fresh process. Of a GPU, its own memory."""
     place = device_named(device)
-    denoiser = random_denoiser(config_of(name, length)).to(place, dtype_named(dtype))
+    denoiser = in_precision(random_denoiser(config_of(name, length)), place, dtype)
     if place.type != "cuda":
         return peak_bytes(partial(draw, denoiser, batch_size, budget))
     before = torch.cuda.memory_allocated(place)

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from fpmgm.checkpoint import find_folder, load, read_config, weights_of
 from fpmgm.evaluation.cells import Cell
-from fpmgm.evaluation.evaluator import Evaluator, Metric, evaluator_for
+from fpmgm.evaluation.evaluator import ConventionName, Evaluator, Metric, evaluator_for
 from fpmgm.evaluation.held_out import HELD_OUT, data_for
 from fpmgm.evaluation.intervals import Interval
 from fpmgm.evaluation.matched import is_near
@@ -179,6 +179,8 @@ class Contest:
     judge: str = ""
     second_judge: str = "smollm2"
     """Who judges all lines with their usual reuse too; empty: nobody."""
+    convention: ConventionName = "paper"
+    """Which tokens of a text the judges score."""
     knob: Literal["temperature", "top_p"] = "temperature"
     """What is turned until entropies meet."""
     seed: int = 0
@@ -214,10 +216,11 @@ class Contest:
         usual_evaluator = self._evaluator(self.judge)
         parts = [_validation_table(validation, usual_evaluator.validated)]
         title = capitalised(usual_evaluator.primary.title)
-        parts.append(f"### {title} (entropy), judge: {self.judge or 'none'}\n\n{self._table(rows)}")
+        parts.append(f"### {title} (entropy), judge: {self._judge_told(self.judge)}\n\n{self._table(rows)}")
         parts += self._pictures(rows)
         if self.second_judge:
-            parts.append(f"### Judge: {self.second_judge}\n\n{self._table(second, self.second_judge)}")
+            told = self._judge_told(self.second_judge)
+            parts.append(f"### Judge: {told}\n\n{self._table(second, self.second_judge)}")
         entropies = self._entropies(rows)
         usual = [line for line in lines if line.is_usual]
         matched = self._share(usual, partial(self._matched, entropies))
@@ -226,7 +229,11 @@ class Contest:
         return "\n\n".join(parts)
 
     def _evaluator(self, judge: str) -> Evaluator:
-        return evaluator_for(self.kind, judge=judge, device=self.device)
+        settings = {"convention": self.convention} if judge and self.kind == "text" else {}
+        return evaluator_for(self.kind, judge=judge, device=self.device, **settings)
+
+    def _judge_told(self, judge: str) -> str:
+        return f"{judge}, convention: {self.convention}" if judge and self.kind == "text" else judge or "none"
 
     def _lines(self, contestant: Contestant, models: list[str]) -> Iterator[Line]:
         usual = _usual_reuse(models[0])

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from fpmgm.devices import OnDevice
 from fpmgm.evaluation.cells import PRESETS
+from fpmgm.evaluation.evaluator import ConventionName
 from fpmgm.evaluation.judges import judge_named
-from fpmgm.evaluation.layout import COSTS, MEASURED, draw_rows, varied
+from fpmgm.evaluation.layout import COSTS, draw_rows, measured_columns, varied
 from fpmgm.evaluation.sweep import Protocol, announce, run_sweep
 from fpmgm.evaluation.tables import markdown, model_column
 from fpmgm.evaluation.text import TextEvaluator
@@ -77,6 +78,8 @@ class Reproduction(OnDevice):
     judge: str = "auto"
     """Who judges samples: smollm2, a causal model of ours or one of the hub. With auto, the bundled judge does it. If
     it is empty, samples are not judged."""
+    convention: ConventionName = "paper"
+    """Which tokens of a text the judges score: as the paper has it, or as the public code of MDLM (published)."""
     seed: int = 0
     """Every random number follows from this number."""
     sweeps: bool = True
@@ -96,6 +99,8 @@ class Reproduction(OnDevice):
     def __post_init__(self) -> None:
         self.check_device()
         choose("report", self.report, dict.fromkeys([*REPORTS, IMAGES]))
+        if self.report == IMAGES and self.convention != "paper":
+            raise ValueError(f"convention is {self.convention}, and {IMAGES} has no texts; leave --convention out")
 
 
 def reproduce(asked: Reproduction) -> Path:
@@ -120,6 +125,7 @@ def reproduce(asked: Reproduction) -> Path:
             num_rest=asked.num_samples,
             judge=judge,
             second_judge=asked.second_judge,
+            convention=asked.convention,
             seed=asked.seed,
             device=asked.device,
             dtype=asked.dtype,
@@ -148,11 +154,11 @@ def _images(asked: Reproduction) -> Path:
 def _sweep(stage: Stage, asked: Reproduction, folder: Path, judge: str) -> str:
     """The part of the report that shows a sweep."""
     cells = list(PRESETS[stage.preset](MODELS, Sampling(seed=asked.seed), stage.budgets))
-    evaluator = TextEvaluator(judge=judge, device=asked.device)
+    evaluator = TextEvaluator(judge=judge, device=asked.device, convention=asked.convention)
     protocol = Protocol(num_samples=asked.num_samples, evaluator=evaluator, device=asked.device, dtype=asked.dtype)
     rows = run_sweep(cells, protocol, folder / f"{stage.preset}.jsonl", on_cell=announce)
     pictures = [file for file in draw_rows(stage.preset, rows, folder, evaluator.primary) if file.suffix == ".png"]
-    table = markdown(rows, (model_column(rows), *varied(rows), *COSTS, *MEASURED))
+    table = markdown(rows, (model_column(rows), *varied(rows), *COSTS, *measured_columns(rows)))
     images = "\n".join(f"![{stage.title}]({file.name})" for file in pictures)
     return f"## {stage.title}\n\n{images}\n\n{table}"
 
@@ -168,6 +174,7 @@ def _rules(asked: Reproduction) -> str:
 
 def _left_out(asked: Reproduction) -> str:
     flags = {" --no-sweeps": asked.sweeps, " --no-contest": asked.contest}
+    flags[f" --convention {asked.convention}"] = asked.convention == "paper"
     return "".join(flag for flag, is_done in flags.items() if not is_done)
 
 
@@ -178,6 +185,6 @@ def _heading(asked: Reproduction, judge: str) -> str:
     fpmgm reproduce {asked.report}{_left_out(asked)} --num-samples {asked.num_samples} \\
         --contest-samples {asked.contest_samples} --second-judge "{asked.second_judge}" --seed {asked.seed}
 
-Commit {made["commit"]}, {made["hardware"]}. Judge: {judge or "none"}. Intervals are 95 %, by bootstrap over samples.
-Seconds are those of all samples of a row.
+Commit {made["commit"]}, {made["hardware"]}. Judge: {judge or "none"}, convention: {asked.convention}.
+Intervals are 95 %, by bootstrap over samples. Seconds are those of all samples of a row.
 """

@@ -16,7 +16,13 @@ from fpmgm.denoiser import Denoiser
 from fpmgm.devices import has_float64
 from fpmgm.names import choose
 from fpmgm.objectives import WHOLE, Losses, MaskedCrossEntropy, Moment, Noise, in_parts
-from fpmgm.post_training.teachers import DIVERGENCES, drawn_tokens, log_probabilities, teacher_features
+from fpmgm.post_training.teachers import (
+    DIVERGENCES,
+    drawn_tokens,
+    log_probabilities,
+    teacher_features,
+    with_mask_column,
+)
 from fpmgm.schema import require
 from fpmgm.types import Batch, Features, PerChoice, PerSequence, Places, Tokens
 
@@ -62,9 +68,10 @@ class SelfDistillation:
     """The teacher of the first round takes steps of 1 / first_steps."""
     num_teacher_steps: int = 2
     """The number of steps of the teacher that one step of the student replaces."""
-    divergence: Literal["kl-bwd", "kl-fwd", "mse", "tvd"] = "kl-bwd"
-    """`kl-bwd` is KL(student || teacher), `kl-fwd` is the other way round, `mse` and `tvd` compare
-    log-probabilities."""
+    divergence: Literal["kl-bwd", "kl-fwd", "mse", "tvd", "mse-with-mask", "tvd-with-mask"] = "kl-bwd"
+    """`kl-bwd` is KL(student || teacher), `kl-fwd` is the other way round, `mse` and `tvd` compare log-probabilities of
+    all symbols but the mask. `mse-with-mask` and `tvd-with-mask` compare the column of the mask too, as SDTT's code
+    does."""
     times: Literal["corrected", "published"] = "corrected"
     """Where the teacher's steps are: `corrected`, or `published` as SDTT's code has them."""
     next_teacher: Literal["weights", "ema"] = "weights"
@@ -76,8 +83,11 @@ class SelfDistillation:
     is_cut_by_updates = True
 
     def __post_init__(self) -> None:
-        if self.base.schedule != "linear":
-            raise ValueError("SDTT's steps reveal tokens as the linear mask schedule does; it takes no other")
+        if self.base.schedule not in ("linear", "log-linear"):
+            raise ValueError(
+                f"SDTT's steps reveal tokens as linear mask schedules do, and schedule is {self.base.schedule}; give "
+                "linear or log-linear"
+            )
         choose("divergence", self.divergence, DIVERGENCES)
         choose("times", self.times, TIMES)
         choose("next_teacher", self.next_teacher, {"weights": None, "ema": None})
@@ -134,8 +144,9 @@ class SelfDistillation:
         targets = places.take(self.teacher_says(teacher, noise.z, noise))
 
         def distance(student: Features, targets: Features) -> PerChoice:
-            log_p = log_probabilities(teacher, targets).detach()
-            return DIVERGENCES[self.divergence](log_p, log_probabilities(denoiser, student), denoiser.mask_id)
+            says = with_mask_column if self.divergence.endswith("-with-mask") else log_probabilities
+            log_p = says(teacher, targets).detach()
+            return DIVERGENCES[self.divergence](log_p, says(denoiser, student), denoiser.mask_id)
 
         total = in_parts(distance, denoiser.vocab_size, features, targets).sum() / max(noise.num_masked, 1)
         return Losses(total=total, residual=residual)

@@ -36,6 +36,15 @@ def log_probabilities(denoiser: Denoiser, features: Features, temperature: float
     return without_mask(denoiser.head(features) / temperature, mask_id=denoiser.mask_id).log_softmax(dim=-1)
 
 
+def with_mask_column(denoiser: Denoiser, features: Features) -> Logits:
+    """log-probabilities with the mask's column as SUBS leaves it, less the million that SUBS takes off.
+
+    All other columns are those of `log_probabilities`. A difference of two such columns does not depend on the million.
+    """
+    logits = denoiser.head(features)
+    return logits - without_mask(logits, mask_id=denoiser.mask_id).logsumexp(dim=-1, keepdim=True)
+
+
 @torch.no_grad()
 def drawn_tokens(denoiser: Denoiser, features: Features, u: PerChoice) -> Chosen:
     """Tokens that a network draws at chosen positions, some at a time: float64 logits of a large head fill memory."""
@@ -70,10 +79,22 @@ def log_tvd(log_p: Logits, log_q: Logits, mask_id: int) -> PerChoice:
     return difference(log_p, log_q, mask_id).abs().sum(dim=-1)
 
 
+def log_mse_with_mask(log_p: Logits, log_q: Logits, mask_id: int) -> PerChoice:
+    """`log_mse` with the mask's column."""
+    return (log_p - log_q).square().mean(dim=-1)
+
+
+def log_tvd_with_mask(log_p: Logits, log_q: Logits, mask_id: int) -> PerChoice:
+    """`log_tvd` with the mask's column."""
+    return (log_p - log_q).abs().sum(dim=-1)
+
+
 DIVERGENCES: dict[str, Callable[[Logits, Logits, int], PerChoice]] = {
     "kl-bwd": kl_backward,
     "kl-fwd": divergence,
     "mse": log_mse,
     "tvd": log_tvd,
+    "mse-with-mask": log_mse_with_mask,
+    "tvd-with-mask": log_tvd_with_mask,
 }
 """Of a student q from a teacher p, by SDTT's names; the first is its default."""

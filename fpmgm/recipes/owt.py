@@ -26,14 +26,14 @@ from fpmgm.post_training.sdtt import SelfDistillation
 from fpmgm.training.config import Training
 from fpmgm.training.optim import OptimConfig
 
-AS_FPDM = MaskedCrossEntropy(gradient="sjfb-cut")
-"""The gradient as in the code that the paper builds on."""
+AS_PUBLISHED = MaskedCrossEntropy(schedule="log-linear", gradient="sjfb-cut")
+"""Masks as in the code of MDLM, and the gradient as in that of FPDM, which the paper builds on."""
 TEXT = TextConfig(source="hub:Skylion007/openwebtext", tokenizer="gpt2", length=1024, validation_documents=100_000)
 
 OWT = Training(
     model=Network(num_pre=1, num_fp=1, num_post=1),
     data=TEXT,
-    objective=AS_FPDM,
+    objective=AS_PUBLISHED,
     optim=OptimConfig(lr=2e-4, warmup=2500, clip=1.0, ema=0.9999),
     updates=1_000_000,
     batch_size=512,
@@ -48,7 +48,7 @@ OWT_128 = replace(OWT, data=replace(TEXT, length=128), updates=100_000)
 OWT_COFRE = replace(
     OWT,
     continue_from="runs/owt",
-    objective=Consistency(weight=0.1, distance="squared-norm", base=AS_FPDM),
+    objective=Consistency(weight=0.1, distance="squared-norm", base=AS_PUBLISHED),
     stop_above=0.15,
     snapshot_every=5000,
     updates=30_000,
@@ -60,7 +60,7 @@ OWT_MDLM_CONS = replace(OWT_COFRE, continue_from="runs/owt-mdlm", model=OWT_MDLM
 OWT_SDTT = replace(
     OWT_MDLM,
     init="runs/owt-mdlm/model",
-    objective=SelfDistillation(rounds=7, first_steps=1024, times="published"),
+    objective=SelfDistillation(rounds=7, first_steps=1024, times="published", base=AS_PUBLISHED),
     updates=70_000,
     batch_size=128,
     validate_every=10_000,
@@ -71,7 +71,7 @@ OWT_ADAPT = replace(
     init="runs/mdlm-owt",
     init_map="1/6/12",
     objective=Consistency(
-        weight=0.1, warmup=1 / 8, teacher="runs/mdlm-owt", distance="kl", temperature=1.5, base=AS_FPDM
+        weight=0.1, warmup=1 / 8, teacher="runs/mdlm-owt", distance="kl", temperature=1.5, base=AS_PUBLISHED
     ),
     updates=40_000,
 )

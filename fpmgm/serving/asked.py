@@ -92,7 +92,9 @@ class Asked:
         """What stands after the prompt, so that prompt and text read on when they are put together."""
         start, codec = self.starts[index], self.served.codec
         before, whole = codec.show(tokens[: start.first]), codec.show(tokens)
-        text = whole.removeprefix(before) if whole.startswith(before) else codec.show(tokens[start.first :])
+        text = (
+            whole.removeprefix(before) if whole.startswith(before) else codec.show(tokens[start.first :], goes_on=True)
+        )
         return text.removeprefix(" ") if self.prompt_of(index).endswith(" ") else text
 
 
@@ -129,7 +131,7 @@ def _start(request: CompletionRequest, prompt: str, served: Served, limits: Limi
     """A row with room for the text after the prompt, or between the prompt and the suffix."""
     codec, length = served.codec, served.length
     before = [codec.first, *_encoded(codec, prompt, "prompt")]
-    after = [] if request.suffix is None else [*_encoded(codec, request.suffix, "suffix"), codec.last]
+    after = [] if request.suffix is None else [*_encoded(codec, request.suffix, "suffix", goes_on=True), codec.last]
     num_given = len(before) - 1 + max(0, len(after) - 1)
     num = _num_tokens(request, num_given, length - len(before) - len(after), limits, length)
     total = len(before) + num + len(after)
@@ -155,8 +157,8 @@ def _num_tokens(request: CompletionRequest, num_given: int, room: int, limits: L
     return request.max_tokens
 
 
-def _encoded(codec: TextCodec, text: str, name: str) -> list[int]:
+def _encoded(codec: TextCodec, text: str, name: str, *, goes_on: bool = False) -> list[int]:
     """The tokens of a text, without the space at its end: the next word brings its own."""
     if has_surrogates(text):
         raise ValueError(f"{name} has half characters (surrogates), which no tokenizer can read")
-    return codec.encode(text.removesuffix(" "))
+    return codec.encode(text.removesuffix(" "), goes_on=goes_on)

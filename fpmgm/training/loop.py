@@ -145,7 +145,7 @@ class Run:
         self.config, self.folder, self.accelerator, self.data = config, folder, accelerator, data
         self.network: NetworkConfig = config.model.fit(data.vocabulary)
         self.objective: Objective = config.objective
-        self.evaluator = evaluator_of(self.network, data.codec)
+        self.evaluator = evaluator_of(self.network, data.codec, objective=config.objective)
         denoiser = first_weights(config, self.network, data).to(accelerator.device)
         self.denoiser = denoiser
         self.ema = moving_average(denoiser, config.optim.ema)

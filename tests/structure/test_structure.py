@@ -23,7 +23,7 @@ LAYERS = [
     {"gradients", "injection"},
     {"denoiser"},
     {"backbones"},
-    {"sampling", "objectives", "codecs"},
+    {"sampling", "objectives", "codecs", "int8"},
     {"post_training", "data"},
     {"checkpoint"},
     {"generation"},
