@@ -14,17 +14,21 @@ from fpmgm.__main__ import main
 from fpmgm.backbones.dit import Network
 from fpmgm.checkpoint import BUNDLED, Model, load, read_settings
 from fpmgm.codecs import TextCodec
-from fpmgm.data import Dataset
+from fpmgm.data import Dataset, stories, stories_text
+from fpmgm.data.stories import Plan
+from fpmgm.data.stories_text import StoriesConfig
 from fpmgm.data.text import TextConfig
 from fpmgm.evaluation.held_out import OWN, data_for, measured_data, measured_on
 from fpmgm.evaluation.mauve import reference_texts
 from fpmgm.evaluation.text import TextEvaluator
+from fpmgm.recipes import RECIPES
 from fpmgm.training import loop
 from fpmgm.training.config import Training
 from fpmgm.training.loop import train
 from fpmgm.training.optim import OptimConfig
 from fpmgm.types import Batch
 from tests.conftest import Build, text_of
+from tests.small_source import write_source
 
 WORDS = ("sea", "sky", "old oak", "quiet shore", "long land")
 KINDS: dict[str, dict[str, Any]] = {
@@ -259,17 +263,18 @@ def test_a_bundled_model_names_its_data_and_is_measured_on_what_was_held_out(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FPMGM_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "cache" / "assets").mkdir(parents=True)
-    (tmp_path / "cache" / "assets" / "poetry").write_text("the sea and the sky and the old oak\n" * 6000)
+    write_source(tmp_path / "cache" / "assets" / "stories15m", begin=3.0)
+    small = replace(stories.workshop(), plan=Plan(num_held_out=40, stories_per_shard=20, num_rows=200, batch_size=16))
+    monkeypatch.setattr(stories_text, "workshop", lambda: small)
     settings, data = read_settings(BUNDLED / name)
-    assert data == TextConfig(source="poetry", tokenizer="bpe-2048", length=128)
-    assert isinstance(data, TextConfig)
+    assert isinstance(data, StoriesConfig)
+    assert data == RECIPES["stories-fp"].data
     told = json.loads((BUNDLED / name / "config.json").read_text())["data"]
-    assert told.items() <= {"data_type": "text", **asdict(data)}.items()
+    assert told.items() <= {"data_type": "stories", **asdict(data)}.items()
     found, words = measured_data(load(name))
-    assert words == "what training holds out of poetry"
-    assert 0 < len(found.held_out) < 0.05 * len(found.rows)
-    assert settings.vocabulary.length == 128
+    assert "stories" in words
+    assert 0 < len(found.held_out) == len(found.rows)
+    assert settings.vocabulary.length == 256
 
 
 def test_a_converted_model_keeps_its_data_unless_its_tokenizer_is_another(

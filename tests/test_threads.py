@@ -16,7 +16,7 @@ MINI = read_config(BUNDLED / "stories-fp")
 
 def test_small_work_has_one_thread_and_large_work_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "ALL", 7)
-    assert [threads_for(MINI, num) for num in (1, 16, 32)] == [1, 1, 7]
+    assert [threads_for(MINI, num) for num in (1, 8, 16)] == [1, 1, 7]
     large = RECIPES["owt"].network
     assert [threads_for(replace(as_mdlm(large), length=length), 1) for length in (64, 1024)] == [1, 7]
     assert threads_for(RECIPES["owt-mdlm"].network, 1) == 7
