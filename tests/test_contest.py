@@ -162,7 +162,7 @@ def test_a_search_for_an_entropy_starts_where_that_of_the_last_budget_ended(
     monkeypatch.setattr(contest, "is_near", lambda *_: False)
     monkeypatch.setattr(sweep, "match_entropy", search)
     replace(small, contestants=small.contestants[:3]).run()
-    assert starts == [1.0, 0.75] * 4  # two budgets; two base models, two seeds of a stage
+    assert starts == [1.0] * 4 + [0.75] * 4  # two budgets; two base models, two seeds of a stage
 
 
 def test_a_cell_over_seeds_is_their_mean_and_what_their_intervals_span_and_of_one_seed_its_interval() -> None:
