@@ -17,7 +17,7 @@ from fpmgm.evaluation.matched import Matched
 from fpmgm.evaluation.rows import Match, Row
 from fpmgm.evaluation.tables import Noted
 from fpmgm.experiments import contest
-from fpmgm.experiments.contest import INJECTIONS, TUNING, Contest, Contestant, over_seeds
+from fpmgm.experiments.contest import TUNING, Contest, Contestant, over_seeds
 from fpmgm.generation import Generated, generate
 from fpmgm.objectives import NextToken
 from fpmgm.post_training.consistency import Consistency
@@ -184,11 +184,3 @@ def test_sdtt_is_tuned_with_as_many_tries_as_l_cons() -> None:
     num_cons = [isinstance(config.objective, Consistency) for config in configs].count(True)
     assert num_sdtt == num_cons == len(tries) / 2 > 1
     assert len({repr(config) for config in configs}) == len(tries)
-
-
-def test_the_injections_are_compared_at_equal_updates_with_three_seeds() -> None:
-    assert [(each.changes["model"].injection, each.changes["updates"], each.num_seeds) for each in INJECTIONS] == [
-        ("mlp", 700, 3),
-        ("linear", 700, 3),
-        ("add", 700, 3),
-    ]

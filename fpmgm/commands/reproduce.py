@@ -16,7 +16,8 @@ class ReproduceCommand(Reproduction):
 
     report: Annotated[str, tyro.conf.Positional] = "text-mini"
     """text-mini has all tables of the miniature. image-mini has the tables of images. tuning has tries of L_CONS and of
-    SDTT. injections asks whether a cheaper injection is as good as the paper's."""
+    SDTT. injections asks whether a cheaper injection is as good as the paper's. warm-starts asks whether training
+    should start its solver as the sampler does."""
 
 
 def run_reproduce(command: ReproduceCommand) -> None:

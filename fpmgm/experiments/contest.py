@@ -23,7 +23,6 @@ from fpmgm.generation import Sampling
 from fpmgm.post_training.consistency import SELF, Consistency
 from fpmgm.provenance import provenance
 from fpmgm.recipes import RECIPES
-from fpmgm.recipes.poetry import MINI
 from fpmgm.reuse import ReuseName
 from fpmgm.schema import field_value
 from fpmgm.training.metrics import read_metrics
@@ -78,20 +77,6 @@ TUNING = (
     _sdtt("5 rounds from 1/64, rate 3e-4, constant", {"rounds": 5, "first_steps": 64}, lr=3e-4, decay="constant"),
 )
 """As many tries for SDTT as for L_CONS; 200 updates instead of 300, but one takes twice as long."""
-
-SHORT = 700
-"""Updates of a run that compares injections: at most 20 minutes on one core."""
-
-INJECTIONS = tuple(
-    Contestant(
-        name=f"{kind} injection",
-        recipe="poetry",
-        changes={"model": replace(MINI, injection=kind), "updates": SHORT},
-        num_seeds=3,
-        is_headline=True,
-    )
-    for kind in ("mlp", "linear", "add")
-)
 
 
 class Line(NamedTuple):

@@ -15,6 +15,7 @@ from fpmgm.evaluation.text import TextEvaluator
 from fpmgm.experiments import contest
 from fpmgm.experiments.contest import Contest, Contestant
 from fpmgm.experiments.image_mini import ImageMini
+from fpmgm.experiments.variant_pages import VARIANTS, story_judge, write_variants
 from fpmgm.files import write_text
 from fpmgm.generation import Sampling
 from fpmgm.names import choose
@@ -57,7 +58,6 @@ class Report:
 REPORTS = {
     "text-mini": Report(stages=TEXT_MINI, contestants=contest.TEXT_MINI, budgets=BUDGETS),
     "tuning": Report(contestants=contest.TUNING, budgets=(24, 96), reuses=("three-state",)),
-    "injections": Report(contestants=contest.INJECTIONS, budgets=(24, 96)),
 }
 IMAGES = "image-mini"
 
@@ -69,7 +69,8 @@ class Reproduction(OnDevice, OnWorkers):
 
     report: str = "text-mini"
     """text-mini has all tables of the miniature. image-mini has the tables of images. tuning has tries of L_CONS and of
-    SDTT. injections asks whether a cheaper injection is as good as the paper's."""
+    SDTT. injections asks whether a cheaper injection is as good as the paper's. warm-starts asks whether training
+    should start its solver as the sampler does."""
     out: str = ""
     """The folder of the report. If it is empty, it is docs/results/ and the name of the report."""
     num_samples: int = 128
@@ -98,7 +99,7 @@ class Reproduction(OnDevice, OnWorkers):
     def __post_init__(self) -> None:
         self.check_device()
         self.check_workers()
-        choose("report", self.report, dict.fromkeys([*REPORTS, IMAGES]))
+        choose("report", self.report, dict.fromkeys([*REPORTS, *VARIANTS, IMAGES]))
         if self.report == IMAGES and self.convention != "paper":
             raise ValueError(f"convention is {self.convention}, and {IMAGES} has no texts; leave --convention out")
 
@@ -106,6 +107,8 @@ class Reproduction(OnDevice, OnWorkers):
 def reproduce(asked: Reproduction) -> Path:
     """Run every stage and the contest, and write the report of those that were asked for; returns its file."""
     with asked.open_workers(asked.device) as workers:
+        if asked.report in VARIANTS:
+            return write_variants(asked, _heading(asked, story_judge(asked.judge)), workers)
         return _images(asked, workers) if asked.report == IMAGES else _texts(asked, workers)
 
 
