@@ -251,6 +251,15 @@ def _benchmark(arguments: Sequence[str]) -> None:
 
 
 def _reproduce(arguments: Sequence[str]) -> None:
+    report = arguments[0] if arguments and not arguments[0].startswith("-") else "text-mini"
+    if report in ("text-mini", "frontier"):
+        from fpmgm.commands.reproduce_text import StagesCommand, TextMiniCommand, run_stages, run_text_mini
+
+        if report == "frontier":
+            run_stages(_parse(StagesCommand, "reproduce frontier", arguments))
+        else:
+            run_text_mini(_parse(TextMiniCommand, "reproduce text-mini", arguments))
+        return
     from fpmgm.commands.reproduce import ReproduceCommand, run_reproduce
 
     run_reproduce(_parse(ReproduceCommand, "reproduce", arguments))

@@ -11,12 +11,13 @@ from fpmgm.experiments.reproduce import Reproduction, reproduce
 
 @dataclass(frozen=True, kw_only=True)
 class ReproduceCommand(Reproduction):
-    """Fill the tables of a report; started again, it goes on where it was stopped. Started twice, in two terminals with
-    OMP_NUM_THREADS=1 each, it is done sooner than once with two threads."""
+    """Fill the tables of a report; started again, it goes on where it was stopped. With --workers 2, two processes of
+    one thread each train and measure at once."""
 
     report: Annotated[str, tyro.conf.Positional] = "text-mini"
     """text-mini has all tables of the miniature. image-mini has the tables of images. tuning has tries of L_CONS and of
-    SDTT. injections asks whether a cheaper injection is as good as the paper's."""
+    SDTT. injections asks whether a cheaper injection is as good as the paper's. warm-starts asks whether training
+    should start its solver as the sampler does."""
 
 
 def run_reproduce(command: ReproduceCommand) -> None:

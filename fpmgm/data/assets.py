@@ -37,8 +37,8 @@ from fpmgm.data.unpack_images import (
 )
 from fpmgm.data.unpack_tasks import unpack_tasks
 from fpmgm.files import remove_leftovers, whole_file
+from fpmgm.locks import claim
 from fpmgm.names import choose
-from fpmgm.share import claim
 
 Unpack = Callable[[Path, Path], None]
 

@@ -26,8 +26,8 @@ from fpmgm.data.stories_sampler import Head, Story, sample_stories
 from fpmgm.data.stories_source import ASSET, Source, load_source
 from fpmgm.data.stories_tokenizer import SourceTokenizer, load_tokenizer
 from fpmgm.files import whole_folder, write_json
+from fpmgm.locks import claim
 from fpmgm.progress import Progress
-from fpmgm.share import claim
 
 STORIES = "stories"
 DEFAULT_SIZE = 12_000_000

@@ -65,16 +65,27 @@ def steps_iterations_cells(models: Sequence[str], base: Sampling, budgets: Seque
                 yield Cell(model=model, sampling=replace(base, budget=spent, steps=steps, iterations=num))
 
 
+Shares = tuple[tuple[float, float], ...]
+"""What is kept of the last solution, if nothing and if all is visible."""
+GAMMAS_MASKED: tuple[Shares, Shares] = (
+    tuple(product((0.6, 0.75, 0.85), (0.9, 0.95))),
+    tuple((0.0, high) for high in (0.1, 0.2, 0.3)),
+)
+GAMMAS_CHANGED: tuple[Shares, Shares] = (
+    ((0.75, 0.9),),
+    (*((share, share) for share in (0.0, 0.1, 0.2, 0.25, 0.3)), (0.0, 0.1), (0.0, 0.2), (0.0, 0.3)),
+)
+"""The grids of the paper's two tables: at masked positions, and at changed ones."""
+
+
 def masked_gamma_cells(models: Sequence[str], base: Sampling, budgets: Sequence[int]) -> Iterator[Cell]:
     """The paper's first table of coefficients: what is kept at masked positions, by what is kept at changed ones."""
-    masked = tuple(product((0.6, 0.75, 0.85), (0.9, 0.95)))
-    yield from _gammas(models, base, budgets, masked, tuple((0.0, high) for high in (0.1, 0.2, 0.3)))
+    yield from _gammas(models, base, budgets, *GAMMAS_MASKED)
 
 
 def changed_gamma_cells(models: Sequence[str], base: Sampling, budgets: Sequence[int]) -> Iterator[Cell]:
     """The paper's second table of coefficients: what is kept at changed positions."""
-    constant = tuple((share, share) for share in (0.0, 0.1, 0.2, 0.25, 0.3))
-    yield from _gammas(models, base, budgets, ((0.75, 0.9),), (*constant, (0.0, 0.1), (0.0, 0.2), (0.0, 0.3)))
+    yield from _gammas(models, base, budgets, *GAMMAS_CHANGED)
 
 
 def _gammas(

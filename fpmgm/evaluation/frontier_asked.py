@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from fpmgm.checkpoint import DEFAULT, find_folder, read_config
+from fpmgm.cluster import OnWorkers
 from fpmgm.codecs import TextCodec, load_codec
 from fpmgm.devices import device_named
 from fpmgm.draws import Draw
@@ -28,7 +29,7 @@ class Line(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frontiers:
+class Frontiers(OnWorkers):
     """Which models are compared at equal entropy, and how they are sampled."""
 
     models: tuple[str, ...] = (DEFAULT,)
@@ -68,6 +69,7 @@ class Frontiers:
 
     def __post_init__(self) -> None:
         device_named(self.device)
+        self.check_workers()
         choose("dtype", self.dtype, {"float64": None, "float32": None})
         check_split(self.split)
         if self.top_ps and self.temperatures != TEMPERATURES:

@@ -48,11 +48,11 @@ def run_frontiers(asked: Frontiers, *, on_cell: Callable[[Cell, int, int], None]
     evaluator = chosen_evaluator(models, judge=asked.judge, device=asked.device, convention=asked.convention)
     protocol = Protocol(num_samples=asked.num_samples, evaluator=evaluator, device=asked.device, keeps_samples=True)
     cells = asked.cells()
-    prepare(cells, protocol)  # what is wrong with settings or judge is said before anything is sampled
-    with TemporaryDirectory() as scratch:
+    with TemporaryDirectory() as scratch, asked.open_workers(asked.device) as workers:
+        prepare(cells, protocol)  # what is wrong with settings or judge is said before anything is sampled
         folder = Path(asked.out or scratch)
         real = real_text(asked, models[0], evaluator, folder / REAL) if asked.data else None
-        rows = run_sweep(cells, protocol, folder / ROWS, on_cell=on_cell)
+        rows = run_sweep(cells, protocol, folder / ROWS, on_cell=on_cell, workers=workers)
     found = compared(asked, rows, real)
     return replace(found, files=tuple(write_page(found, Path(asked.out)))) if asked.out else found
 

@@ -9,8 +9,8 @@ from typing import Any
 from fpmgm.evaluation.intervals import Interval
 from fpmgm.files import append_line, flush
 from fpmgm.generation import Sampling
+from fpmgm.locks import claim
 from fpmgm.schema import field_value, parse_object, read_object, read_text
-from fpmgm.share import claim
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from fpmgm.checkpoint import DEFAULT, load
+from fpmgm.cluster import OnWorkers, Workers
 from fpmgm.devices import OnDevice
 from fpmgm.evaluation.cells import Cell, budget_cells
 from fpmgm.evaluation.chosen import IMAGE, chosen_evaluator, kind_of
@@ -46,7 +47,7 @@ OTHER_ITERS = (2, 12)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation(OnDevice):
+class Evaluation(OnDevice, OnWorkers):
     """What is measured of models side by side."""
 
     models: tuple[str, ...] = (DEFAULT,)
@@ -98,6 +99,7 @@ class Evaluation(OnDevice):
 
     def __post_init__(self) -> None:
         self.check_device()
+        self.check_workers()
         if self.match:
             choose("knob", self.match, RANGES)
             if len(self.models) < 2:
@@ -205,6 +207,7 @@ def evaluate(
     """Validate models and sample them at some budgets; settings are the fields of `Evaluation`.
 
     `on_model` is called with a model and what it is validated on, `on_cell` with each cell that is about to be sampled.
+    With several workers, both are called afterwards.
     """
     check_names("setting", settings, Evaluation)
     names = (models,) if isinstance(models, str) else tuple(models)
@@ -226,14 +229,15 @@ def run_evaluation(
         dtype=asked.dtype,
         keeps_samples=bool(asked.against),
     )
-    with TemporaryDirectory() as scratch:
+    with TemporaryDirectory() as scratch, asked.open_workers(asked.device) as workers:
         folder = Path(asked.out or scratch)
-        measure = partial(run_sweep, protocol=protocol, file=folder / "samples.jsonl", on_cell=on_cell)
+        file = folder / "samples.jsonl"
+        measure = partial(run_sweep, protocol=protocol, file=file, on_cell=on_cell, workers=workers)
         cells = list(budget_cells(asked.models, Sampling(seed=asked.seed), asked.budgets))
         if asked.frontier:
             check_alike(asked.models)
         prepare(cells, protocol)  # what is wrong with settings, judge or text is said before anything is sampled
-        validation = [validate(model, asked, on_model, evaluator) for model in asked.models] if asked.data else []
+        validation = _validations(asked, evaluator, on_model, workers) if asked.data else []
         rows = measure(cells)
         matched = measure(_matched_cells(asked, cells, rows))
         frontier = run_frontiers(_frontiers(asked), on_cell=on_cell) if asked.frontier else None
@@ -262,7 +266,24 @@ def _frontiers(asked: Evaluation) -> Frontiers:
         split=asked.split,
         device=asked.device,
         out=str(Path(asked.out) / "frontier") if asked.out else "",
+        workers=asked.workers,
+        ray=asked.ray,
     )
+
+
+def _validations(
+    asked: Evaluation, evaluator: Evaluator, on_model: Callable[[str, str], None] | None, workers: Workers
+) -> list[Validated]:
+    """Of all models; what another process did is told afterwards."""
+    is_here = workers.ray is None
+    told = on_model if is_here else None
+    work = {model: partial(validate, model, asked, told, evaluator) for model in asked.models}
+
+    def tell(model: str, found: Validated) -> None:
+        if on_model and not is_here:
+            on_model(model, found.measured_on)
+
+    return list(workers.run(work, "validations", on_done=tell).values())
 
 
 def validate(

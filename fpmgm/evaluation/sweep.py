@@ -1,7 +1,7 @@
 """Sweeps: a grid of models and sampling settings, measured cell by cell into one file of JSON lines.
 
 A row is written when its cell is done; a sweep that is started again skips the rows it finds. Tables and plots read the
-file.
+file. Cells may be measured by several workers; this process alone writes.
 """
 
 import hashlib
@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from fpmgm.budget import spending_of
 from fpmgm.checkpoint import Model, find_folder, load, read_config, read_generation, weights_of
+from fpmgm.cluster import HERE, Workers
 from fpmgm.codecs import load_codec
 from fpmgm.evaluation.cells import Cell, cost_of
 from fpmgm.evaluation.evaluator import Evaluator, evaluator_for
@@ -57,25 +58,90 @@ class Protocol:
         self.evaluator.check(self.num_samples)
 
 
+class Job(NamedTuple):
+    """A cell, and how it is measured."""
+
+    cell: Cell
+    protocol: Protocol
+
+
 def run_sweep(
-    cells: Iterable[Cell], protocol: Protocol, file: Path, *, on_cell: Callable[[Cell, int, int], None] | None = None
+    cells: Iterable[Cell],
+    protocol: Protocol,
+    file: Path,
+    *,
+    on_cell: Callable[[Cell, int, int], None] | None = None,
+    workers: Workers = HERE,
 ) -> list[Row]:
     """Measure every cell that the file does not hold yet; returns the rows of all cells, in their order."""
-    cells = list(cells)
-    prepare(cells, protocol)
+    return run_jobs([Job(cell, protocol) for cell in cells], file, on_cell=on_cell, workers=workers)
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    file: Path,
+    *,
+    on_cell: Callable[[Cell, int, int], None] | None = None,
+    workers: Workers = HERE,
+) -> list[Row]:
+    """Measure every cell, as its job says, that the file does not hold yet; returns the rows of all, in their order.
+
+    Jobs that read the same samples are one piece of work. `on_cell` is called with each cell that is about to be
+    measured here, or that another process has measured.
+    """
+    for job in jobs:
+        check(job.cell)
     done = {row.key: row for row in read_rows(file)}
-    for index, cell in enumerate(cells):
-        key = key_of(cell, protocol)
-        if key in done and (done[key].per_sample or not protocol.keeps_samples):
-            continue
+    keys = [key_of(*job) for job in jobs]
+    missing = {
+        key: (index, job)
+        for index, (key, job) in enumerate(zip(keys, jobs, strict=True))
+        if key not in done or (job.protocol.keeps_samples and not done[key].per_sample)
+    }
+    for protocol in _distinct(job.protocol for _, job in missing.values()):
+        prepare([job.cell for _, job in missing.values() if job.protocol == protocol], protocol)
+    pieces: dict[tuple[Any, ...], list[tuple[int, Job]]] = {}
+    for index, job in missing.values():
+        pieces.setdefault((job.cell, *_sampled(job.protocol)), []).append((index, job))
+    named = {_named(*own[0]): own for own in pieces.values()}
+
+    def turn(name: str) -> None:
         if on_cell:
-            on_cell(cell, index, len(cells))
-        done[key] = append_row(file, measure_cell(cell, protocol))
-    return [done[key_of(cell, protocol)] for cell in cells]
+            index, job = named[name][0]
+            on_cell(job.cell, index, len(jobs))
+
+    def keep(_: str, rows: list[Row]) -> None:
+        for row in rows:
+            done[row.key] = append_row(file, row)
+
+    work = {name: partial(_measure_all, [job for _, job in own]) for name, own in named.items()}
+    workers.run(work, "cells", on_turn=turn, on_done=keep)
+    return [done[key] for key in keys]
+
+
+def _measure_all(jobs: Sequence[Job]) -> list[Row]:
+    return [measure_cell(*job) for job in jobs]
+
+
+def _named(index: int, job: Job) -> str:
+    return f"{index + 1}: {job.cell.model} at {job.cell.sampling.budget}"
+
+
+def _sampled(protocol: Protocol) -> tuple[int, str, str]:
+    """What samples depend on besides their cell."""
+    return protocol.num_samples, protocol.device, protocol.dtype
+
+
+def _distinct(protocols: Iterable[Protocol]) -> list[Protocol]:
+    found: list[Protocol] = []
+    for protocol in protocols:
+        if protocol not in found:
+            found.append(protocol)
+    return found
 
 
 def announce(cell: Cell, index: int, total: int) -> None:
-    """Say on standard error which cell is being measured: an `on_cell`."""
+    """Say on standard error which cell is being measured, or was by another process: an `on_cell`."""
     print(f"cell {index + 1} of {total}: {cell.model} at {cell.sampling.budget}", file=sys.stderr)
 
 

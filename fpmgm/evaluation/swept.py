@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from fpmgm.checkpoint import DEFAULT, find_folder, read_generation
+from fpmgm.cluster import OnWorkers
 from fpmgm.devices import OnDevice
 from fpmgm.evaluation.cells import Cell, axes_of, grid_cells, preset_by_name
 from fpmgm.evaluation.chosen import chosen_evaluator
@@ -23,7 +24,7 @@ GRID, CELLS = "grid", "cells"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sweep(OnDevice):
+class Sweep(OnDevice, OnWorkers):
     """Which grid of sampling settings is measured."""
 
     preset: str
@@ -54,6 +55,7 @@ class Sweep(OnDevice):
 
     def __post_init__(self) -> None:
         self.check_device()
+        self.check_workers()
         if self.preset not in (GRID, CELLS):
             preset_by_name(self.preset)
         if (self.preset == GRID) != bool(self.vary):
@@ -102,7 +104,7 @@ def sweep(
     """Measure the cells of a preset, or those that are given; settings are the other fields of `Sweep`.
 
     Cells that are given name their own models, budgets and seeds. `on_cell` is called with each cell that is about to
-    be measured.
+    be measured, or that a worker has measured.
     """
     check_names("setting", settings, Sweep)
     names = (models,) if isinstance(models, str) else tuple(models)
@@ -119,9 +121,9 @@ def measure(asked: Sweep, cells: Sequence[Cell], *, on_cell: Callable[[Cell, int
     models = list(dict.fromkeys(cell.model for cell in cells))
     evaluator = chosen_evaluator(models, judge=asked.judge, device=asked.device, convention=asked.convention)
     protocol = Protocol(num_samples=asked.num_samples, evaluator=evaluator, device=asked.device, dtype=asked.dtype)
-    with TemporaryDirectory() as scratch:
+    with TemporaryDirectory() as scratch, asked.open_workers(asked.device) as workers:
         folder = Path(asked.out or scratch)
-        rows = run_sweep(cells, protocol, folder / f"{asked.preset}.jsonl", on_cell=on_cell)
+        rows = run_sweep(cells, protocol, folder / f"{asked.preset}.jsonl", on_cell=on_cell, workers=workers)
     files: list[Path] = []
     if asked.out and rows:
         files = [folder / f"{asked.preset}.jsonl"]

@@ -1,71 +1,33 @@
 """The contest of the miniature: every base model and stage, trained if need be, measured at every budget."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from fpmgm.checkpoint import find_folder, load, read_config, weights_of
+from fpmgm.cluster import HERE, Workers
 from fpmgm.evaluation.cells import Cell
-from fpmgm.evaluation.evaluator import ConventionName, Evaluator, Metric, evaluator_for
+from fpmgm.evaluation.evaluator import ConventionName, Evaluator, Metric, Validation, evaluator_for
 from fpmgm.evaluation.held_out import HELD_OUT, data_for
 from fpmgm.evaluation.intervals import Interval
 from fpmgm.evaluation.matched import is_near
 from fpmgm.evaluation.plots import lines_by_update, quality_against_cost
 from fpmgm.evaluation.rows import Row, append, read_lines
 from fpmgm.evaluation.side_by_side import VALIDATION_ITERS
-from fpmgm.evaluation.sweep import Protocol, announce, run_sweep
+from fpmgm.evaluation.sweep import Job, Protocol, announce, run_jobs
 from fpmgm.evaluation.tables import Column, Noted, markdown
+from fpmgm.experiments.contestants import Contestant
 from fpmgm.generation import Sampling
-from fpmgm.names import slug
 from fpmgm.post_training.consistency import SELF, Consistency
 from fpmgm.provenance import provenance
 from fpmgm.recipes import RECIPES
-from fpmgm.recipes.poetry import MINI
 from fpmgm.reuse import ReuseName
 from fpmgm.schema import field_value
-from fpmgm.share import Result, share
-from fpmgm.training.card import NUM_SAMPLES
-from fpmgm.training.loop import train
 from fpmgm.training.metrics import read_metrics
 
 REUSES: tuple[ReuseName, ...] = ("none", "full", "three-state")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Contestant:
-    """A line of the table: a bundled base model, or a stage that is trained from one."""
-
-    name: str
-    recipe: str
-    is_base: bool = False
-    """Whether it is the model that the recipe's runs start from."""
-    changes: dict[str, Any] = field(default_factory=dict)
-    """Fields of the recipe that differ."""
-    num_seeds: int = 1
-    is_headline: bool = False
-    """Whether it has, with its usual reuse, more samples a cell."""
-    card_samples: int = NUM_SAMPLES
-    """Samples in the model cards; with fewer than usual, cards measure nothing."""
-
-    def folders(self, runs: Path) -> Iterator[tuple[int, Path]]:
-        """(seed, run folder) of every run there is to make."""
-        for seed in range(0 if self.is_base else self.num_seeds):
-            yield seed, runs / f"{slug(self.name)}-{seed}"
-
-    def models(self, runs: Path) -> dict[str, Callable[[], str]]:
-        """What makes the models of this line, or goes on making them, by the names of their runs."""
-        recipe = RECIPES[self.recipe]
-        if self.is_base:
-            return {self.name: lambda: recipe.init}
-        return {folder.name: partial(self._train, seed, folder) for seed, folder in self.folders(runs)}
-
-    def _train(self, seed: int, folder: Path) -> str:
-        recipe = RECIPES[self.recipe]
-        config = replace(recipe, seed=seed, out=str(folder), **self.changes)
-        return str(train(config, self.recipe, recipe, card_samples=self.card_samples))
-
 
 PAPERS_STAGE: dict[str, Any] = {
     "objective": Consistency(weight=0.1),
@@ -115,20 +77,6 @@ TUNING = (
     _sdtt("5 rounds from 1/64, rate 3e-4, constant", {"rounds": 5, "first_steps": 64}, lr=3e-4, decay="constant"),
 )
 """As many tries for SDTT as for L_CONS; 200 updates instead of 300, but one takes twice as long."""
-
-SHORT = 700
-"""Updates of a run that compares injections: at most 20 minutes on one core."""
-
-INJECTIONS = tuple(
-    Contestant(
-        name=f"{kind} injection",
-        recipe="poetry",
-        changes={"model": replace(MINI, injection=kind), "updates": SHORT},
-        num_seeds=3,
-        is_headline=True,
-    )
-    for kind in ("mlp", "linear", "add")
-)
 
 
 class Line(NamedTuple):
@@ -186,15 +134,12 @@ class Contest:
     seed: int = 0
     device: str = "auto"
     dtype: str = "float32"
+    workers: Workers = HERE
+    """Who trains and measures."""
 
     def __post_init__(self) -> None:
         for num_samples in (self.num_samples, self.num_rest):
             Protocol(num_samples=num_samples)  # refused before hours of training
-
-    @property
-    def claims(self) -> Path:
-        """Who does what, where several processes hold one contest."""
-        return self.runs / "claims"
 
     @property
     def reference(self) -> str:
@@ -202,17 +147,15 @@ class Contest:
         return self.contestants[0].name
 
     def run(self) -> str:
-        """Train, measure and write, together with whoever else does; returns the Markdown of the report."""
+        """Train, measure and write; returns the Markdown of the report."""
         for judge in filter(None, (self.judge, self.second_judge)):
             self._evaluator(judge).judged_by()  # one that is not there is found before hours of training
         models = self._models()
         lines = [line for contestant in self.contestants for line in self._lines(contestant, models[contestant.name])]
-        validation = {
-            contestant.name: self._validations(models[contestant.name], RECIPES[contestant.recipe].data.name)
-            for contestant in self.contestants
-        }
-        found = self._share(lines, self._judged)
-        rows, second = ([entry for own in found for entry in own[index]] for index in range(2))
+        sources = {each.name: RECIPES[each.recipe].data.name for each in self.contestants}
+        values = self._validations({model: sources[name] for name, own in models.items() for model in own})
+        validation = {name: [values[model] for model in own] for name, own in models.items()}
+        rows, second = self._judged(lines)
         usual_evaluator = self._evaluator(self.judge)
         parts = [_validation_table(validation, usual_evaluator.validated)]
         title = capitalised(usual_evaluator.primary.title)
@@ -222,10 +165,9 @@ class Contest:
             told = self._judge_told(self.second_judge)
             parts.append(f"### Judge: {told}\n\n{self._table(second, self.second_judge)}")
         entropies = self._entropies(rows)
-        usual = [line for line in lines if line.is_usual]
-        matched = self._share(usual, partial(self._matched, entropies))
+        matched = self._matched(entropies, [line for line in lines if line.is_usual])
         title = f"### Matched: {self.knob} turned until the entropy is that of {self.reference} at the budget"
-        parts.append(f"{title}\n\n{self._table([entry for own in matched for entry in own])}")
+        parts.append(f"{title}\n\n{self._table(matched)}")
         return "\n\n".join(parts)
 
     def _evaluator(self, judge: str) -> Evaluator:
@@ -245,50 +187,61 @@ class Contest:
     def _models(self) -> dict[str, list[str]]:
         """Of every contestant; runs that are not finished are made or gone on with."""
         runs = {contestant.name: contestant.models(self.runs) for contestant in self.contestants}
-        made = share({run: make for own in runs.values() for run, make in own.items()}, self.claims)
+        made = self.workers.run({run: make for own in runs.values() for run, make in own.items()}, "runs")
         return {name: [made[run] for run in own] for name, own in runs.items()}
 
-    def _share(self, lines: Sequence[Line], measure: Callable[[Line, str], Result]) -> list[Result]:
-        """What is measured of every line and model."""
-        work = {
-            f"{line.name}, {line.reuse}, {index}": partial(measure, line, model)
+    def _judged(self, lines: Sequence[Line]) -> tuple[list[Entry], list[Entry]]:
+        """By the judge and, with the usual reuse, by the second, who reads the same samples."""
+        first = [
+            (line, self._cell(line, model, budget))
             for line in lines
-            for index, model in enumerate(line.models)
-        }
-        return list(share(work, self.claims).values())
+            for model in line.models
+            for budget in self.budgets
+        ]
+        second = [(line, cell) for line, cell in first if self.second_judge and line.is_usual]
+        jobs = [Job(cell, self._protocol(line, self.judge)) for line, cell in first]
+        jobs += [Job(cell, self._protocol(line, self.second_judge)) for line, cell in second]
+        found = self._entries([line for line, _ in (*first, *second)], jobs)
+        return found[: len(first)], found[len(first) :]
 
-    def _judged(self, line: Line, model: str) -> tuple[list[Entry], list[Entry]]:
-        """By the judge and, with the usual reuse, by the second, while the samples are at hand."""
-        cells = [self._cell(line, model, budget) for budget in self.budgets]
-        first = self._measure(line, cells, self.judge)
-        is_read = self.second_judge and line.is_usual
-        return first, self._measure(line, cells, self.second_judge) if is_read else []
+    def _matched(self, entropies: dict[int, float], lines: Sequence[Line]) -> list[Entry]:
+        """At those entropies: nothing is turned where they are met already.
 
-    def _matched(self, entropies: dict[int, float], line: Line, model: str) -> list[Entry]:
-        """At those entropies: nothing is turned where they are met already; a search starts where the last ended."""
+        Budget by budget, because the search of a model starts where that of the last budget ended.
+        """
+        models = [(line, model) for line in lines for model in line.models]
+        settings = dict.fromkeys(range(len(models)), 1.0)
         entries: list[Entry] = []
-        setting = 1.0
         for budget in self.budgets:
-            cell = self._cell(line, model, budget)
-            [entry] = self._measure(line, [cell], self.judge)
-            if not is_near(entry.row.metrics["entropy"].value, entropies[budget]):
-                turned = replace(cell, knob=self.knob, entropy=entropies[budget], search_from=setting)
-                [entry] = self._measure(line, [turned], self.judge)
-                setting = getattr(entry.row.sampling, self.knob)
-            entries.append(entry)
+            cells = [self._cell(line, model, budget) for line, model in models]
+            own = self._at(lines=[line for line, _ in models], cells=cells)
+            far = [
+                i for i, entry in enumerate(own) if not is_near(entry.row.metrics["entropy"].value, entropies[budget])
+            ]
+            turned = [
+                replace(cells[i], knob=self.knob, entropy=entropies[budget], search_from=settings[i]) for i in far
+            ]
+            for i, entry in zip(far, self._at(lines=[models[i][0] for i in far], cells=turned), strict=True):
+                own[i], settings[i] = entry, getattr(entry.row.sampling, self.knob)
+            entries += own
         return entries
 
     def _cell(self, line: Line, model: str, budget: int) -> Cell:
         seed = self.seed + line.models.index(model)  # seeds of training are seeds of sampling too
         return Cell(model=model, sampling=Sampling(budget=budget, reuse=line.reuse, seed=seed))
 
-    def _measure(self, line: Line, cells: Sequence[Cell], judge: str) -> list[Entry]:
-        """An entry for every cell."""
-        protocol = Protocol(
-            num_samples=line.num_samples, evaluator=self._evaluator(judge), device=self.device, dtype=self.dtype
-        )
-        rows = run_sweep(cells, protocol, self.folder / "contest.jsonl", on_cell=announce)
-        return [Entry(line, row) for row in rows]
+    def _protocol(self, line: Line, judge: str) -> Protocol:
+        evaluator = self._evaluator(judge)
+        return Protocol(num_samples=line.num_samples, evaluator=evaluator, device=self.device, dtype=self.dtype)
+
+    def _at(self, *, lines: Sequence[Line], cells: Sequence[Cell]) -> list[Entry]:
+        """An entry for every cell, each of its line, by the judge."""
+        jobs = [Job(cell, self._protocol(line, self.judge)) for line, cell in zip(lines, cells, strict=True)]
+        return self._entries(lines, jobs)
+
+    def _entries(self, lines: Sequence[Line], jobs: Sequence[Job]) -> list[Entry]:
+        rows = run_jobs(jobs, self.folder / "contest.jsonl", on_cell=announce, workers=self.workers)
+        return list(map(Entry, lines, rows))
 
     def _entropies(self, entries: Sequence[Entry]) -> dict[int, float]:
         """Of the reference, by budget: its first seed, and of several kinds of reuse the last."""
@@ -315,26 +268,26 @@ class Contest:
         ]
         return markdown(table, columns)
 
-    def _validations(self, models: Sequence[str], source: str) -> list[float]:
-        work = {
-            f"validation, {weights_of(model)}, {index}": partial(self._validation, model, source)
-            for index, model in enumerate(models)
-        }
-        return list(share(work, self.claims).values())
-
-    def _validation(self, model: str, source: str) -> float:
-        """The validation on 512 held-out sequences, measured once for each set of weights."""
+    def _validations(self, sources: Mapping[str, str]) -> dict[str, float]:
+        """The validation of each model on 512 held-out sequences of its source, once for each set of weights."""
         file = self.folder / "validation.jsonl"
-        key = weights_of(model)
-        for known in read_lines(file):
-            if known.get("weights") == key:
-                return float(field_value(known.get("value"), float, f"{file}: value"))
-        loaded = load(model)
-        batch = data_for(loaded, source, HELD_OUT).measured(512).to(loaded.device)
-        found = self._evaluator("").validate(loaded.denoiser, batch, num_iters=VALIDATION_ITERS)
-        about = {"model": model, "weights": key, "num_iters": VALIDATION_ITERS}
-        append(file, {**about, **asdict(found), **provenance()})
-        return found.value
+        known = {line.get("weights"): line.get("value") for line in read_lines(file)}
+        keys = {model: weights_of(model) for model in sources}
+        work = {
+            model: partial(_validation, model, sources[model], self._evaluator(""))
+            for model, key in keys.items()
+            if key not in known
+        }
+
+        def keep(model: str, found: Validation) -> None:
+            about = {"model": model, "weights": keys[model], "num_iters": VALIDATION_ITERS}
+            append(file, {**about, **asdict(found), **provenance()})
+            known[keys[model]] = found.value
+
+        self.workers.run(work, "validations", on_done=keep)
+        return {
+            model: float(field_value(known[key], float, f"{file}: value of {model}")) for model, key in keys.items()
+        }
 
     def _pictures(self, entries: Sequence[Entry]) -> list[str]:
         """Quality against cost with the usual reuse, over seeds, and the loss of the adaptations."""
@@ -361,6 +314,12 @@ class Contest:
             lines_by_update(series, "cross entropy, nats a token", self.folder / "adaptation")
             found.append("![Loss of adaptation, with and without the layers of the source](adaptation.png)")
         return found
+
+
+def _validation(model: str, source: str, evaluator: Evaluator) -> Validation:
+    loaded = load(model)
+    batch = data_for(loaded, source, HELD_OUT).measured(512).to(loaded.device)
+    return evaluator.validate(loaded.denoiser, batch, num_iters=VALIDATION_ITERS)
 
 
 def over_seeds(rows: Sequence[Row], name: str) -> Noted:

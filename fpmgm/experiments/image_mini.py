@@ -4,19 +4,21 @@ A line of a table is a network with one kind of reuse. Headline lines have three
 are trained once, of training and sampling for the stage that the paper calls CoFRe.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from fpmgm.checkpoint import load
+from fpmgm.cluster import HERE, Workers
 from fpmgm.evaluation.cells import Cell
 from fpmgm.evaluation.images import ImageEvaluator
 from fpmgm.evaluation.plots import quality_against_cost
 from fpmgm.evaluation.rows import Row
-from fpmgm.evaluation.sweep import Protocol, announce, run_sweep
-from fpmgm.experiments.contest import Contestant
+from fpmgm.evaluation.sweep import Job, Protocol, announce, run_jobs
+from fpmgm.experiments.contestants import Contestant
 from fpmgm.experiments.image_pages import claims, costs_table, grids, inception_table, real_table, results_table
 from fpmgm.files import write_text
 from fpmgm.generation import Sampling
@@ -25,7 +27,6 @@ from fpmgm.provenance import provenance
 from fpmgm.recipes import RECIPES
 from fpmgm.recipes.images import BASE, MINI
 from fpmgm.reuse import ReuseName
-from fpmgm.share import share
 
 SHORT = 300
 """Updates of runs that compare shapes, and of those with a consistency loss from the start."""
@@ -122,21 +123,23 @@ class ImageMini:
     seed: int = 0
     device: str = "auto"
     dtype: str = "float32"
+    workers: Workers = HERE
+    """Who trains and measures."""
 
     def run(self) -> Path:
         """Train what is missing, measure what is missing, and write the report; returns its file."""
         models = self.models()
         tables = self.tables(models)
-        work = {
-            f"{table.name}, {line.name}, {line.reuse}, {index}": partial(self._rows, table, line, index)
-            for table in tables
-            for line in table.lines
-            for index in range(len(line.models))
-        }
-        found = share(work, self.runs / "claims")
-        inception = share(
-            {f"inception, {line.name}": partial(self._inception, line) for line in tables[0].lines if _is_fid(line)},
-            self.runs / "claims",
+        found = self._measured(
+            {
+                f"{table.name}, {line.name}, {line.reuse}, {index}": self._jobs(table, line, index)
+                for table in tables
+                for line in table.lines
+                for index in range(len(line.models))
+            }
+        )
+        inception = self._measured(
+            {f"inception, {line.name}": self._inception(line) for line in tables[0].lines if _is_fid(line)}
         )
         return self._write(models, tables, found, inception)
 
@@ -149,7 +152,7 @@ class ImageMini:
 
     def _trained(self, contestants: Sequence[Contestant]) -> dict[str, list[str]]:
         runs = {each.name: each.models(self.runs) for each in contestants}
-        made = share({run: make for own in runs.values() for run, make in own.items()}, self.runs / "claims")
+        made = self.workers.run({run: make for own in runs.values() for run, make in own.items()}, "runs")
         return {name: [made[run] for run in own] for name, own in runs.items()}
 
     def tables(self, models: dict[str, list[str]]) -> tuple[Table, ...]:
@@ -183,24 +186,29 @@ class ImageMini:
         weight = self.cfg_weight if cfg_weight is None else cfg_weight
         return Sampling(budget=budget, reuse=reuse, seed=self.seed + seed, cfg_weight=weight, batch_size=100)
 
-    def _rows(self, table: Table, line: Line, index: int) -> list[Row]:
+    def _jobs(self, table: Table, line: Line, index: int) -> list[Job]:
         """One seed of a line at every budget."""
         budgets = table.budgets if index == 0 else [each for each in table.budgets if each <= MOST_FOR_SEEDS]
         settings = [self.sampling(budget, line.reuse, index, table.cfg_weight) for budget in budgets]
-        cells = [Cell(model=line.models[index], sampling=sampling) for sampling in settings]
-        return self._measured(cells, table.num_samples, ImageEvaluator(judge=self.judge, device=self.device))
+        protocol = self._protocol(table.num_samples, ImageEvaluator(judge=self.judge, device=self.device))
+        return [Job(Cell(model=line.models[index], sampling=sampling), protocol) for sampling in settings]
 
-    def _inception(self, line: Line) -> list[Row]:
+    def _inception(self, line: Line) -> list[Job]:
         """FID and its like of a headline line, one seed, at one budget."""
         if not self.inception_samples:
             return []
-        cells = [Cell(model=line.models[0], sampling=self.sampling(INCEPTION_BUDGET, line.reuse, 0))]
+        cell = Cell(model=line.models[0], sampling=self.sampling(INCEPTION_BUDGET, line.reuse, 0))
         evaluator = ImageEvaluator(judge=self.judge, inception=True, device=self.device)
-        return self._measured(cells, self.inception_samples, evaluator)
+        return [Job(cell, self._protocol(self.inception_samples, evaluator))]
 
-    def _measured(self, cells: Sequence[Cell], num_samples: int, evaluator: ImageEvaluator) -> list[Row]:
-        protocol = Protocol(num_samples=num_samples, evaluator=evaluator, device=self.device, dtype=self.dtype)
-        return run_sweep(cells, protocol, self.folder / "rows.jsonl", on_cell=announce)
+    def _protocol(self, num_samples: int, evaluator: ImageEvaluator) -> Protocol:
+        return Protocol(num_samples=num_samples, evaluator=evaluator, device=self.device, dtype=self.dtype)
+
+    def _measured(self, jobs: Mapping[str, list[Job]]) -> dict[str, list[Row]]:
+        """The rows of all jobs, by the same names."""
+        every = [job for own in jobs.values() for job in own]
+        rows = iter(run_jobs(every, self.folder / "rows.jsonl", on_cell=announce, workers=self.workers))
+        return {name: list(islice(rows, len(own))) for name, own in jobs.items()}
 
     def _write(
         self,

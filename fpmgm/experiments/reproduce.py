@@ -1,9 +1,9 @@
 """Reproductions: the paper's tables and figures in miniature, stage by stage, resumable, into one report."""
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
+from fpmgm.cluster import OnWorkers, Workers
 from fpmgm.devices import OnDevice
 from fpmgm.evaluation.cells import PRESETS
 from fpmgm.evaluation.evaluator import ConventionName
@@ -15,12 +15,12 @@ from fpmgm.evaluation.text import TextEvaluator
 from fpmgm.experiments import contest
 from fpmgm.experiments.contest import Contest, Contestant
 from fpmgm.experiments.image_mini import ImageMini
+from fpmgm.experiments.variant_pages import VARIANTS, story_judge, write_variants
 from fpmgm.files import write_text
 from fpmgm.generation import Sampling
 from fpmgm.names import choose
 from fpmgm.provenance import provenance
 from fpmgm.reuse import ReuseName
-from fpmgm.share import share
 
 MODELS = ("text-mini", "text-mini-mdlm")
 BUDGETS = (24, 48, 96, 192, 384)
@@ -58,19 +58,19 @@ class Report:
 REPORTS = {
     "text-mini": Report(stages=TEXT_MINI, contestants=contest.TEXT_MINI, budgets=BUDGETS),
     "tuning": Report(contestants=contest.TUNING, budgets=(24, 96), reuses=("three-state",)),
-    "injections": Report(contestants=contest.INJECTIONS, budgets=(24, 96)),
 }
 IMAGES = "image-mini"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reproduction(OnDevice):
-    """Fill the tables of a report; started again, it goes on where it was stopped. Started twice, in two terminals with
-    OMP_NUM_THREADS=1 each, it is done sooner than once with two threads."""
+class Reproduction(OnDevice, OnWorkers):
+    """Fill the tables of a report; started again, it goes on where it was stopped. With --workers 2, two processes of
+    one thread each train and measure at once."""
 
     report: str = "text-mini"
     """text-mini has all tables of the miniature. image-mini has the tables of images. tuning has tries of L_CONS and of
-    SDTT. injections asks whether a cheaper injection is as good as the paper's."""
+    SDTT. injections asks whether a cheaper injection is as good as the paper's. warm-starts asks whether training
+    should start its solver as the sampler does."""
     out: str = ""
     """The folder of the report. If it is empty, it is docs/results/ and the name of the report."""
     num_samples: int = 128
@@ -98,21 +98,27 @@ class Reproduction(OnDevice):
 
     def __post_init__(self) -> None:
         self.check_device()
-        choose("report", self.report, dict.fromkeys([*REPORTS, IMAGES]))
+        self.check_workers()
+        choose("report", self.report, dict.fromkeys([*REPORTS, *VARIANTS, IMAGES]))
         if self.report == IMAGES and self.convention != "paper":
             raise ValueError(f"convention is {self.convention}, and {IMAGES} has no texts; leave --convention out")
 
 
 def reproduce(asked: Reproduction) -> Path:
     """Run every stage and the contest, and write the report of those that were asked for; returns its file."""
-    if asked.report == IMAGES:
-        return _images(asked)
+    with asked.open_workers(asked.device) as workers:
+        if asked.report in VARIANTS:
+            return write_variants(asked, _heading(asked, story_judge(asked.judge)), workers)
+        return _images(asked, workers) if asked.report == IMAGES else _texts(asked, workers)
+
+
+def _texts(asked: Reproduction, workers: Workers) -> Path:
     report = REPORTS[asked.report]
     folder = Path(asked.out or f"docs/results/{asked.report}")
     judge = judge_named(asked.judge)
-    sweeps = {stage.preset: partial(_sweep, stage, asked, folder, judge) for stage in report.stages if asked.sweeps}
-    parts = [_heading(asked, judge), *share(sweeps, Path(asked.runs) / "claims").values()]
-    if sweeps:
+    stages = report.stages if asked.sweeps else ()
+    parts = [_heading(asked, judge), *(_sweep(stage, asked, folder, judge, workers) for stage in stages)]
+    if stages:
         write_text(folder / "README.md", "\n".join(parts))
     if asked.contest:
         held = Contest(
@@ -129,13 +135,14 @@ def reproduce(asked: Reproduction) -> Path:
             seed=asked.seed,
             device=asked.device,
             dtype=asked.dtype,
+            workers=workers,
         )
         parts.append(f"## The contest\n\n{_rules(asked)}\n\n{held.run()}\n")
         write_text(folder / "README.md", "\n".join(parts))
     return folder / "README.md"
 
 
-def _images(asked: Reproduction) -> Path:
+def _images(asked: Reproduction, workers: Workers) -> Path:
     """The report on images; the settings that are at what suits text have what suits images."""
     sizes = {"num_rest": asked.num_samples, "num_samples": asked.contest_samples}
     usual = {"num_rest": Reproduction.num_samples, "num_samples": Reproduction.contest_samples}
@@ -147,16 +154,17 @@ def _images(asked: Reproduction) -> Path:
         seed=asked.seed,
         device=asked.device,
         dtype=asked.dtype,
+        workers=workers,
         **{name: size for name, size in sizes.items() if size != usual[name]},
     ).run()
 
 
-def _sweep(stage: Stage, asked: Reproduction, folder: Path, judge: str) -> str:
+def _sweep(stage: Stage, asked: Reproduction, folder: Path, judge: str, workers: Workers) -> str:
     """The part of the report that shows a sweep."""
     cells = list(PRESETS[stage.preset](MODELS, Sampling(seed=asked.seed), stage.budgets))
     evaluator = TextEvaluator(judge=judge, device=asked.device, convention=asked.convention)
     protocol = Protocol(num_samples=asked.num_samples, evaluator=evaluator, device=asked.device, dtype=asked.dtype)
-    rows = run_sweep(cells, protocol, folder / f"{stage.preset}.jsonl", on_cell=announce)
+    rows = run_sweep(cells, protocol, folder / f"{stage.preset}.jsonl", on_cell=announce, workers=workers)
     pictures = [file for file in draw_rows(stage.preset, rows, folder, evaluator.primary) if file.suffix == ".png"]
     table = markdown(rows, (model_column(rows), *varied(rows), *COSTS, *measured_columns(rows)))
     images = "\n".join(f"![{stage.title}]({file.name})" for file in pictures)
@@ -173,6 +181,7 @@ def _rules(asked: Reproduction) -> str:
 
 
 def _left_out(asked: Reproduction) -> str:
+    """What is to be typed where something is not as usual."""
     flags = {" --no-sweeps": asked.sweeps, " --no-contest": asked.contest}
     flags[f" --convention {asked.convention}"] = asked.convention == "paper"
     return "".join(flag for flag, is_done in flags.items() if not is_done)

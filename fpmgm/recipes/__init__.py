@@ -32,6 +32,7 @@ from fpmgm.recipes.poetry import (
     POETRY_SDTT,
 )
 from fpmgm.recipes.stories import (
+    STORIES_ADAPT,
     STORIES_COFRE,
     STORIES_FP,
     STORIES_FP_SDTT,
@@ -64,6 +65,7 @@ RECIPES: dict[str, Training] = {
     "stories-mdlm-cons": STORIES_MDLM_CONS,
     "stories-sdtt": STORIES_SDTT,
     "stories-fp-sdtt": STORIES_FP_SDTT,
+    "stories-adapt": STORIES_ADAPT,
     "fashion-tokenizer": FASHION_TOKENIZER,
     "fashion-classifier": FASHION_CLASSIFIER,
     "fashion-fp": FASHION_FP,
@@ -109,6 +111,7 @@ ABOUT: dict[str, str] = {
     "stories-mdlm-cons": "stage: the same, from stories-mdlm",
     "stories-sdtt": "stage: self-distillation through time, from stories-mdlm",
     "stories-fp-sdtt": "stage: self-distillation through time, from stories-fp",
+    "stories-adapt": "stage: stories-mdlm made an FP-MDLM and adapted",
     "fashion-tokenizer": "an image tokenizer of Fashion-MNIST, 7 x 7 of 256 codes",
     "fashion-classifier": "a classifier of Fashion-MNIST, to judge images with; minutes of one core",
     "fashion-fp": "FP-MaskGIT of Fashion-MNIST, 2/1/2 blocks; minutes of one core",

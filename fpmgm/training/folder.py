@@ -13,8 +13,8 @@ from accelerate import Accelerator
 
 from fpmgm.checkpoint import CURVES, MODEL_FILES
 from fpmgm.files import remove_leftovers, write_json
+from fpmgm.locks import hold
 from fpmgm.schema import read_json
-from fpmgm.share import hold
 from fpmgm.training.card import KINDS, flat
 from fpmgm.training.config import Training
 from fpmgm.training.metrics import keep_copy

@@ -17,7 +17,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = [
     {"types", "names", "schema", "hub", "progress", "provenance", "files", "pictures"},
     {"devices", "symbols", "places"},
-    {"randomness", "draws", "masking", "head_loss", "share", "positionwise"},
+    {"randomness", "draws", "masking", "head_loss", "locks", "cluster", "positionwise"},
     {"solvers", "reuse", "transitions", "budget", "guidance"},
     {"remasking"},
     {"gradients", "injection"},
@@ -132,7 +132,7 @@ def test_every_public_function_and_class_has_a_docstring() -> None:
 
 def test_importing_fpmgm_imports_torch_and_nothing_heavier() -> None:
     heavy = {"accelerate", "datasets", "diffusers", "gradio", "huggingface_hub", "matplotlib", "rich", "tokenizers"}
-    heavy |= {"transformers", "tyro", "pandas", "scipy", "sklearn", "fastapi", "uvicorn", "openai"}
+    heavy |= {"transformers", "tyro", "pandas", "scipy", "sklearn", "fastapi", "uvicorn", "openai", "ray"}
     code = "import sys, fpmgm; print(' '.join(name for name in sys.modules if '.' not in name))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "torch" in loaded

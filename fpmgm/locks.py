@@ -1,25 +1,21 @@
-"""Sharing work among processes: the same command, started once a core or GPU, does what no other is doing."""
+"""Locks of files and folders: one process makes a cached thing, one process trains in a run folder."""
 
 import fcntl
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TypeVar
 
 from fpmgm.files import make_folder
-from fpmgm.names import slug
 
 LOCK = ".lock"
-
-Result = TypeVar("Result")
 
 
 @contextmanager
 def claim(file: Path, *, is_waiting: bool = True) -> Iterator[bool]:
-    """Whether this process alone holds the file while the block runs; whoever dies lets go of it."""
+    """Whether this process alone holds the file while the block runs. A process that dies releases it."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with open(file, "a") as stream:
         try:
@@ -56,17 +52,3 @@ def hold(folder: Path) -> Iterator[None]:
             if is_new and os.listdir(folder) == [LOCK]:
                 file.unlink()
                 folder.rmdir()
-
-
-def share(work: Mapping[str, Callable[[], Result]], claims: Path) -> dict[str, Result]:
-    """Do first what no other process is at, then, when they are done, ask for what they did; results in order.
-
-    Every process calls all of the work: what was done before must return at once what it found.
-    """
-    found: dict[str, Result] = {}
-    for is_waiting in (False, True):
-        for name in [name for name in work if name not in found]:
-            with claim(claims / slug(name), is_waiting=is_waiting) as is_held:
-                if is_held:
-                    found[name] = work[name]()
-    return {name: found[name] for name in work}

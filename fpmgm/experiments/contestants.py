@@ -1,0 +1,54 @@
+"""Contestants: base models, and stages that are trained from one, as lines of a table."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fpmgm.names import slug
+from fpmgm.recipes import RECIPES
+from fpmgm.training.card import NUM_SAMPLES
+from fpmgm.training.config import Training
+from fpmgm.training.loop import train
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contestant:
+    """A line of the table: a bundled base model, or a stage that is trained from one."""
+
+    name: str
+    recipe: str
+    is_base: bool = False
+    """Whether it is the model that the recipe's runs start from."""
+    changes: dict[str, Any] = field(default_factory=dict)
+    """Fields of the recipe that differ."""
+    num_seeds: int = 1
+    is_headline: bool = False
+    """Whether it has, with its usual reuse, more samples a cell."""
+    card_samples: int = NUM_SAMPLES
+    """Samples in the model cards; with fewer than usual, cards measure nothing."""
+
+    def folders(self, runs: Path) -> Iterator[tuple[int, Path]]:
+        """(seed, run folder) of every run there is to make."""
+        for seed in range(0 if self.is_base else self.num_seeds):
+            yield seed, runs / f"{slug(self.name)}-{seed}"
+
+    def models(self, runs: Path) -> dict[str, Callable[[], str]]:
+        """What makes the models of this line, or goes on making them, by the names of their runs."""
+        recipe = RECIPES[self.recipe]
+        if self.is_base:
+            return {self.name: partial(str, recipe.init)}
+        return {
+            folder.name: partial(_trained, self.config(seed, folder), self.recipe, recipe, self.card_samples)
+            for seed, folder in self.folders(runs)
+        }
+
+    def config(self, seed: int, folder: Path) -> Training:
+        """What is trained with a seed, in that run folder."""
+        return replace(RECIPES[self.recipe], seed=seed, out=str(folder), **self.changes)
+
+
+def _trained(config: Training, name: str, recipe: Training, card_samples: int) -> str:
+    """The model folder of a run, which may be made by a worker that knows none of this process's recipes."""
+    return str(train(config, name, recipe, card_samples=card_samples))

@@ -1,0 +1,104 @@
+"""`reproduce frontier`: every stage on both base models of stories, compared at equal entropy."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fpmgm.cluster import HERE, Workers
+from fpmgm.evaluation.frontier_asked import Frontiers
+from fpmgm.evaluation.frontier_page import PAGE
+from fpmgm.evaluation.frontiers import run_frontiers
+from fpmgm.evaluation.sweep import announce
+from fpmgm.experiments.contestants import Contestant
+from fpmgm.files import write_text
+from fpmgm.objectives import MaskedCrossEntropy
+from fpmgm.post_training.consistency import Consistency
+from fpmgm.recipes import RECIPES
+
+SEEDS = (0, 1, 2)
+BUDGETS = (12, 24, 48, 96, 192)
+TEMPERATURES = (0.8, 0.9, 1.0, 1.1)
+FINDINGS = "findings.md"
+"""What people say of the page; it is put in front of the tables."""
+
+
+def _l_cons(name: str, recipe: str, **settings: Any) -> Contestant:
+    base = RECIPES[recipe].objective
+    assert isinstance(base, Consistency)
+    return Contestant(name=name, recipe=recipe, changes={"objective": replace(base, **settings)})
+
+
+LINES = (
+    Contestant(name="MDLM", recipe="stories-mdlm-match", is_base=True),
+    Contestant(name="MDLM + L_CONS", recipe="stories-mdlm-cons"),
+    Contestant(name="MDLM + SDTT", recipe="stories-sdtt"),
+    Contestant(name="MDLM + matching", recipe="stories-mdlm-match", num_seeds=len(SEEDS), is_headline=True),
+    Contestant(name="FP-MDLM", recipe="stories-match", is_base=True),
+    Contestant(name="FP-MDLM, no loss", recipe="stories-cofre", changes={"objective": MaskedCrossEntropy()}),
+    Contestant(name="FP-MDLM + L_CONS", recipe="stories-cofre"),
+    _l_cons("FP-MDLM + L_CONS, kl-bwd", "stories-cofre", weight=0.1, distance="kl-bwd"),
+    Contestant(name="FP-MDLM + SDTT", recipe="stories-fp-sdtt"),
+    Contestant(name="FP-MDLM + matching", recipe="stories-match", num_seeds=len(SEEDS), is_headline=True),
+)
+"""The base models, and each with every stage. `no loss` has the updates of L_CONS without its loss."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stages:
+    """Which lines are compared, and how."""
+
+    folder: Path
+    runs: Path
+    lines: tuple[Contestant, ...] = LINES
+    budgets: tuple[int, ...] = BUDGETS
+    temperatures: tuple[float, ...] = TEMPERATURES
+    seeds: tuple[int, ...] = SEEDS
+    num_samples: int = 86
+    """Samples of each seed at each point."""
+    judge: str = "stories-source"
+    second_judge: str = ""
+    """Who also judges the base models and the headline lines, at the budgets 24 and 96."""
+    convention: Any = "paper"
+    device: str = "auto"
+    workers: Workers = HERE
+    """Who trains. Measuring asks for its workers by `num_workers`."""
+    num_workers: int = 1
+    ray: str = ""
+
+    def run(self) -> Path:
+        """Train what is missing, measure it, and write the pages; returns the first page."""
+        made = self._models()
+        page = self._compare(made, self.folder, self.judge, self.budgets)
+        if self.second_judge:
+            headline = {line.name: made[line.name] for line in self.lines if line.is_headline or line.is_base}
+            self._compare(headline, self.folder / "second-judge", self.second_judge, (24, 96))
+        findings = self.folder / FINDINGS
+        if findings.is_file():
+            text = page.read_text(encoding="utf-8")
+            title, _, rest = text.partition("\n")
+            write_text(page, f"{title}\n\n{findings.read_text(encoding='utf-8').strip()}\n\n## How it was made\n{rest}")
+        return page
+
+    def _models(self) -> dict[str, list[str]]:
+        """The models of every line; runs that are not finished are made or gone on with."""
+        runs = {line.name: line.models(self.runs) for line in self.lines}
+        made = self.workers.run({run: make for own in runs.values() for run, make in own.items()}, "runs")
+        return {name: [made[run] for run in own] for name, own in runs.items()}
+
+    def _compare(self, made: dict[str, list[str]], folder: Path, judge: str, budgets: Sequence[int]) -> Path:
+        asked = Frontiers(
+            models=tuple(f"{name}={','.join(models)}" for name, models in made.items()),
+            budgets=tuple(budgets),
+            temperatures=self.temperatures,
+            seeds=self.seeds,
+            num_samples=self.num_samples,
+            judge=judge,
+            convention=self.convention,
+            device=self.device,
+            out=str(folder),
+            workers=self.num_workers,
+            ray=self.ray,
+        )
+        run_frontiers(asked, on_cell=announce)
+        return folder / PAGE

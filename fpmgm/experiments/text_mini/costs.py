@@ -1,0 +1,215 @@
+"""Sections on cost: parameters, updates and memory, tokens per second, latency, and quality against it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import mean, median
+from typing import Any, NamedTuple
+
+from matplotlib.figure import Figure
+
+from fpmgm.checkpoint import find_folder, read_config
+from fpmgm.evaluation.latency import in_fresh_process
+from fpmgm.evaluation.plots import COLOURS, quality_against_cost, save
+from fpmgm.evaluation.tables import Column, markdown
+from fpmgm.evaluation.text import GENERATIVE
+from fpmgm.experiments.benchmark import Benchmark, benchmark, config_of
+from fpmgm.experiments.text_mini.compared import measured
+from fpmgm.experiments.text_mini.headline import main_tables
+from fpmgm.experiments.text_mini.lines import FP, MDLM
+from fpmgm.experiments.text_mini.page import Page
+from fpmgm.experiments.text_mini.quoted import quoted
+from fpmgm.experiments.text_mini.section import Part, Reading, Section
+from fpmgm.experiments.workloads import Updater, random_denoiser, update_memory
+
+BATCH = 4
+MOST_ITERATIONS = (4, 6)
+"""Solver iterations of the largest update, without and with gradients; the paper's memory is that of such updates."""
+BUSY = (
+    "Times are from the machine that made this page. Contestants took turns, and ratios are medians of those within a "
+    "round, with the least and the most: what slows a whole round cancels."
+)
+
+
+def _timed(page: Page, budget: int, *, train: bool = False) -> list[dict[str, Any]]:
+    """Rounds of MDLM and of FP-MDLM with three-state reuse, measured once for each pair of networks."""
+    names = [page.paths(each)[0] for each in (MDLM, FP)]
+    asked = Benchmark(
+        names=tuple(names),
+        budget=budget,
+        batch_size=BATCH,
+        repeats=page.sizes.repeats,
+        train=train,
+        device=page.device,
+    )
+    networks = [str(read_config(find_folder(name))) for name in names]
+    about = {"networks": networks, "budget": budget, "batch": BATCH, "repeats": asked.repeats, "train": train}
+
+    def make() -> list[dict[str, Any]]:
+        return [
+            {
+                "blocks": each.block_evals,
+                "seconds": each.seconds.rounds,
+                "tokens_per_second": each.tokens_per_second,
+                "multiply_adds": each.multiply_adds,
+                "peak_bytes": each.peak_bytes,
+                "update_seconds": each.update_seconds.rounds if each.update_seconds else (),
+            }
+            for each in benchmark(asked)
+        ]
+
+    found: list[dict[str, Any]] = page.kept("timing", about, make)
+    return found
+
+
+def _ratio(where: str, found: Sequence[Mapping[str, Any]], name: str) -> Reading:
+    """Of the second to the first, by round."""
+    by_round = [ours / theirs for theirs, ours in zip(found[0][name], found[1][name], strict=True)]
+    return Reading(where, median(by_round), min(by_round), max(by_round))
+
+
+def training_memory(name: str, batch_size: int, num_no_grad: int, num_grad: int) -> int:
+    """Peak memory of an update over what was there before: to be called in a fresh process."""
+    update = Updater(random_denoiser(config_of(name)), batch_size)
+    return update_memory(update, num_no_grad, num_grad)["peak"]
+
+
+def _memory(page: Page) -> list[int]:
+    names = [page.paths(each)[0] for each in (MDLM, FP)]
+    about = {"networks": [str(read_config(find_folder(name))) for name in names], "batch": page.sizes.batch_size}
+
+    def make() -> list[int]:
+        given = (page.sizes.batch_size, *MOST_ITERATIONS)
+        return [in_fresh_process(__name__, "training_memory", name, *given) for name in names]
+
+    found: list[int] = page.kept("training memory", about, make)
+    return found
+
+
+class Bar(NamedTuple):
+    """One kind of cost of both networks."""
+
+    what: str
+    mdlm: str
+    fp: str
+    ratio: Reading
+
+
+BARS = (
+    Column(title="cost", value=lambda bar: bar.what),
+    Column(title="MDLM", value=lambda bar: bar.mdlm),
+    Column(title="FP-MDLM", value=lambda bar: bar.fp),
+    Column(title="ratio", value=lambda bar: f"{bar.ratio.value:.3f} [{bar.ratio.low:.3f}, {bar.ratio.high:.3f}]"),
+)
+
+
+def _cost(page: Page) -> Part:
+    counts = [
+        sum(parameter.numel() for parameter in config_of(page.paths(each)[0]).build().parameters())
+        for each in (MDLM, FP)
+    ]
+    timed, memory = _timed(page, page.sizes.pair[-1], train=True), _memory(page)
+    seconds = [median(each["update_seconds"]) for each in timed]
+    size, bytes_ratio = counts[1] / counts[0], memory[1] / max(memory[0], 1)
+    bars = [
+        Bar("parameters", f"{counts[0]:,}", f"{counts[1]:,}", Reading("", size, size, size)),
+        Bar("seconds of an update", *(f"{each:.3f}" for each in seconds), _ratio("", timed, "update_seconds")),
+        Bar("peak memory of an update, MB", *(f"{each / 1e6:.0f}" for each in memory), Reading("", *[bytes_ratio] * 3)),
+    ]
+    _draw_bars(page, bars)
+    words = (
+        f"{BUSY} An update has {BATCH} sequences and the mean number of iterations; its memory is that of the largest "
+        f"one, with {page.sizes.batch_size} sequences and {MOST_ITERATIONS[1]} iterations with gradients, in a process "
+        "of its own. CoFRe has the costs of FP-MDLM, and its stage beside them."
+    )
+    table = markdown(bars, BARS).rstrip()
+    text = f"{words}\n\n![FP-MDLM relative to MDLM](cost.png)\n\n{table}\n\n{quoted('cost').rstrip()}"
+    return Part(text=text, readings={bar.what.partition(",")[0]: [bar.ratio] for bar in bars})
+
+
+def _draw_bars(page: Page, bars: Sequence[Bar]) -> None:
+    figure = Figure(figsize=(6, 3.2), layout="constrained", facecolor="white")
+    axis = figure.subplots()
+    for offset, (name, heights) in enumerate((("MDLM", [1.0] * len(bars)), ("FP-MDLM", [b.ratio.value for b in bars]))):
+        places = [index + 0.4 * (offset - 0.5) for index in range(len(bars))]
+        axis.bar(places, heights, 0.36, color=COLOURS[offset], label=name)
+    axis.set_xticks(range(len(bars)), [bar.what.partition(",")[0] for bar in bars])
+    axis.set_ylabel("relative to MDLM")
+    axis.legend(frameon=False)
+    save(figure, page.folder / "cost")
+
+
+class Speed(NamedTuple):
+    """Both lines at a budget."""
+
+    budget: int
+    mdlm: float
+    fp: float
+    ratio: Reading
+    tokens: tuple[float, float]
+    perplexity: tuple[float, float]
+
+
+SPEEDS = (
+    Column(title="blocks", value=lambda each: each.budget),
+    Column(title="MDLM + SDTT, s", value=lambda each: each.mdlm, digits=2),
+    Column(title="CoFRe, s", value=lambda each: each.fp, digits=2),
+    Column(title="ratio", value=lambda each: f"{each.ratio.value:.2f} [{each.ratio.low:.2f}, {each.ratio.high:.2f}]"),
+    Column(title="MDLM + SDTT, tokens/s", value=lambda each: each.tokens[0], digits=0),
+    Column(title="CoFRe, tokens/s", value=lambda each: each.tokens[1], digits=0),
+    Column(title="MDLM + SDTT, perplexity", value=lambda each: each.perplexity[0]),
+    Column(title="CoFRe, perplexity", value=lambda each: each.perplexity[1]),
+)
+
+
+def _latency(page: Page) -> Part:
+    (table,) = main_tables(page)
+    found = measured(page, [table])
+    names = ("MDLM + SDTT", "CoFRe")
+    speeds, rows = [], []
+    for budget in table.budgets:
+        timed = _timed(page, budget)
+        own = [found[name, budget, 1.0] for name in names]
+        medians = [median(each["seconds"]) for each in timed]
+        speeds.append(
+            Speed(
+                budget,
+                *medians,
+                _ratio(f"{budget} blocks", timed, "seconds"),
+                tokens=(timed[0]["tokens_per_second"], timed[1]["tokens_per_second"]),
+                perplexity=(_perplexity(own[0]), _perplexity(own[1])),
+            )
+        )
+        for name, line, seconds in zip(names, own, medians, strict=True):
+            rows.append(replace(line[0], model=name, seconds=seconds / BATCH * line[0].protocol.num_samples))
+    quality_against_cost(rows, GENERATIVE.name, GENERATIVE.title, page.folder / "latency")
+    words = (
+        f"{BUSY} A batch has {BATCH} sequences; two batches warm up, and {page.sizes.repeats} are timed, from all "
+        "masked to the last token, without the judge. Perplexities are those of the main table, which has their "
+        "frontier."
+    )
+    picture = "![Generative perplexity against cost and seconds, first seed](latency.png)"
+    text = f"{words}\n\n{markdown(speeds, SPEEDS).rstrip()}\n\n{picture}\n\n{quoted('latency').rstrip()}"
+    return Part(text=text, readings={"CoFRe / MDLM + SDTT": [each.ratio for each in speeds]})
+
+
+def _perplexity(rows: Sequence[Any]) -> float:
+    return mean(row.metrics[GENERATIVE.name].value for row in rows)
+
+
+SECTIONS = (
+    Section(
+        name="cost",
+        title="Parameters, training time and memory",
+        of_paper="Figure 1 (right), and the training costs",
+        run=_cost,
+        minutes=8.0,
+    ),
+    Section(
+        name="latency",
+        title="Tokens per second, latency, and quality against latency",
+        of_paper="the table and the figure of latency",
+        run=_latency,
+        tables=main_tables,
+        minutes=8.0,
+    ),
+)

@@ -1,0 +1,219 @@
+"""The whole page: its sections in order, written anew after each of them."""
+
+import json
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fpmgm.checkpoint import find_folder
+from fpmgm.cluster import AUTO, HERE, OnWorkers, Workers
+from fpmgm.devices import device_named
+from fpmgm.evaluation.evaluator import ConventionName
+from fpmgm.evaluation.frontier_page import READING
+from fpmgm.evaluation.judges import STORIES_SOURCE
+from fpmgm.experiments.text_mini import costs, headline, inside, others, sweeps, trainings
+from fpmgm.experiments.text_mini.claims import RULE, claims_table
+from fpmgm.experiments.text_mini.estimate import Estimate, estimates
+from fpmgm.experiments.text_mini.page import Page
+from fpmgm.experiments.text_mini.section import Part, Section
+from fpmgm.files import write_json, write_text
+from fpmgm.names import choose
+from fpmgm.recipes import RECIPES
+from fpmgm.schema import require
+
+README, PARTS = "README.md", "sections.json"
+ORDER = (
+    "cost",
+    "validation",
+    "cka",
+    "solver",
+    "samples",
+    "main",
+    "components",
+    "reuse",
+    "adapted",
+    "mdlm-stages",
+    "lagged",
+    "latency",
+    "other-methods",
+    "nucleus",
+    "plain",
+    "dynamics",
+    "initialised",
+    "steps-iterations",
+    "l-cons-choices",
+    "duration",
+    "mauve",
+    "downstream",
+    "allocations",
+    "coefficients",
+    "losses",
+    "shapes",
+)
+"""Cheapest and most telling first."""
+_BY_NAME = {
+    section.name: section
+    for module in (costs, headline, inside, others, sweeps, trainings)
+    for section in module.SECTIONS
+}
+SECTIONS: dict[str, Section] = {name: _BY_NAME[name] for name in ORDER}
+BASES = ("stories-match", "stories-mdlm-match")
+"""Recipes that start from the base models."""
+CORES, HOURS = 2, 8
+"""What the whole page may take beyond base models and stages."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextMini(OnWorkers):
+    """Write one page with a miniature of every table and figure of the paper for text. Started again, it goes on where
+    it was stopped. The page is written anew after each section."""
+
+    only: tuple[str, ...] = ()
+    """Sections to make; the page keeps the others that were made before. If there are none, all are made."""
+    sections: bool = False
+    """List all sections with an estimate of what they cost, and make nothing."""
+    judge: str = "auto"
+    """Who judges samples: stories-source, smollm2, a causal model of ours or one of the hub. With auto, it is the
+    source that wrote the stories, whose likelihood is the true one."""
+    convention: ConventionName = "paper"
+    """Which tokens of a text the judge scores: as the paper has it, or as the public code of MDLM (published)."""
+    seed: int = 0
+    """Every random number follows from this number."""
+    device: str = "auto"
+    """Where networks run: cpu, cuda, cuda:1 or mps. With auto, they run on CUDA if that is there, else on MPS, else on
+    the CPU."""
+    out: str = "docs/results/text-mini"
+    """The folder of the page."""
+    runs: str = "runs/reproduce"
+    """The folder of the run folders. Stages are shared with `reproduce frontier`."""
+
+    def __post_init__(self) -> None:
+        device_named(self.device)
+        self.check_workers()
+        require("seed", self.seed, 0)
+        check_only(self.only)
+        if not self.judge:
+            raise ValueError("the page compares generative perplexities; give --judge, or leave it out")
+        if Path(self.out).is_file():
+            raise ValueError(f"out is {self.out}, which is a file; give a folder")
+        self.page().evaluator()  # a convention that the judge does not have is refused here
+
+    def page(self, workers: Workers = HERE) -> Page:
+        """The page that is asked for."""
+        return Page(
+            folder=Path(self.out),
+            runs=Path(self.runs),
+            judge=STORIES_SOURCE if self.judge == AUTO else self.judge,
+            convention=self.convention,
+            seed=self.seed,
+            device=self.device,
+            workers=workers,
+        )
+
+
+def reproduce_text(asked: TextMini) -> Path:
+    """Make the sections and write the page; a base model or a judge that is not there is told before anything else."""
+    for recipe in BASES:
+        find_folder(RECIPES[recipe].init)
+    asked.page().evaluator().judged_by()
+    with asked.open_workers(asked.device) as workers:
+        return write_whole(asked.page(workers), asked.only)
+
+
+def check_only(only: Sequence[str]) -> None:
+    """A ValueError with the nearest name if there is no such section."""
+    for name in only:
+        choose("section", name, SECTIONS)
+
+
+def write_whole(page: Page, only: Sequence[str] = ()) -> Path:
+    """Run all sections, or some, and write the page after each; sections that were made before stay on it."""
+    check_only(only)
+    parts = _read_parts(page)
+    for name, section in SECTIONS.items():
+        if only and name not in only:
+            continue
+        print(f"section {name}: {section.title}", file=sys.stderr)
+        parts[name] = section.run(page)
+        _write(page, parts)
+    return page.folder / README
+
+
+def _settings(page: Page) -> dict[str, Any]:
+    """What all sections of a page must have in common."""
+    own = {"judge": page.judge, "convention": page.convention, "seed": page.seed, "sizes": asdict(page.sizes)}
+    found: dict[str, Any] = json.loads(json.dumps(own))
+    return found
+
+
+def _read_parts(page: Page) -> dict[str, Part]:
+    """The sections that were made before with the same settings."""
+    file = page.folder / PARTS
+    kept = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    if kept.get("settings") != _settings(page):
+        return {}
+    return {name: Part.of(found) for name, found in kept["parts"].items() if name in SECTIONS}
+
+
+def _write(page: Page, parts: Mapping[str, Part]) -> None:
+    ordered = {name: parts[name] for name in SECTIONS if name in parts}
+    found = {name: part.as_json() for name, part in ordered.items()}
+    write_json(page.folder / PARTS, {"settings": _settings(page), "parts": found})
+    blocks = [*_heading(page), "## The paper's claims", RULE, claims_table(ordered)]
+    for name, part in ordered.items():
+        section = SECTIONS[name]
+        blocks += [f'<a id="{name}"></a>', f"## {section.title}", f"In the paper: {section.of_paper}.", part.text]
+    missing = [name for name in SECTIONS if name not in parts]
+    if missing:
+        blocks += ["## Not made yet", f"{', '.join(missing)}: `fpmgm reproduce text-mini --only NAME` makes one."]
+    write_text(page.folder / README, "\n\n".join(filled("\n\n".join(blocks))) + "\n")
+
+
+def _heading(page: Page) -> list[str]:
+    return [
+        "# text-mini: the paper's text experiments in miniature",
+        f"    fpmgm reproduce text-mini --judge {page.judge} --convention {page.convention} --seed {page.seed}",
+        "The corpus is `stories`: sequences of 256 tokens and 4,096 symbols, networks 192 wide, MDLM of 12 blocks and "
+        "FP-MDLM of 1/1/1. The paper has OpenWebText, 1,024 tokens and networks 768 wide. Our budgets are a quarter of "
+        "the paper's, so that a step reveals as large a share of a sequence. Tables of the paper are marked as quoted.",
+        f"The judge is {page.judge}, by the convention `{page.convention}`. A cell is the generative perplexity with "
+        "its 95 % interval over samples, and the entropy in brackets. All rows lie in `rows.jsonl` beside this page, "
+        "and all else that was measured in `found.jsonl`, each with its commit and machine.",
+        f"Beside every comparison stands the frontier. {READING.partition(' The difference is')[0]}",
+    ]
+
+
+def filled(text: str) -> Iterator[str]:
+    """The blocks of a page, paragraphs and lists broken into lines of 120 letters; tables and code stay."""
+    for block in text.split("\n\n"):
+        first = block[:1]
+        if first in ("", "|", "#", "!", "<") or block.startswith("    "):
+            yield block.strip("\n")
+        elif first == ">":
+            yield textwrap.fill(block[2:], 120, initial_indent="> ", subsequent_indent="> ", break_on_hyphens=False)
+        elif block.startswith("* "):
+            yield "\n".join(
+                textwrap.fill(line, 120, subsequent_indent="  ", break_on_hyphens=False) for line in block.split("\n")
+            )
+        else:
+            yield textwrap.fill(block, 120, break_long_words=False, break_on_hyphens=False)
+
+
+def listed(page: Page) -> list[str]:
+    """What `--sections` prints: every section with an estimate of its cost, and the sum."""
+    found: list[Estimate] = list(estimates(page, SECTIONS))
+    width = max(map(len, SECTIONS))
+    lines = [
+        f"{each.section.name:<{width}}  {each.minutes:6.0f} min  {each.cost_class:<13}  {each.section.title} "
+        f"({each.section.of_paper})"
+        for each in found
+    ]
+    total = sum(each.minutes for each in found) / 60
+    lines.append(
+        f"{'all':<{width}}  {60 * total:6.0f} min of one core: {total / CORES:.1f} hours of {CORES} cores; at most "
+        f"{HOURS} are allowed. Base models and the stages of `reproduce frontier` are not counted."
+    )
+    return lines

@@ -1,0 +1,286 @@
+"""The page of text-mini: sections, claims and costs, on networks that are 16 wide."""
+
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fpmgm import recipes
+from fpmgm.__main__ import main
+from fpmgm.backbones.dit import Network
+from fpmgm.data import assets
+from fpmgm.data.text import TextConfig
+from fpmgm.evaluation import sweep
+from fpmgm.experiments.text_mini import inside, whole
+from fpmgm.experiments.text_mini.claims import CLAIMS, NOT_SHOWN, NOT_TRIED, SHOWN, Claim, claims_table, verdict
+from fpmgm.experiments.text_mini.compared import paired
+from fpmgm.experiments.text_mini.estimate import estimates, seconds_of_run
+from fpmgm.experiments.text_mini.others import TASKS
+from fpmgm.experiments.text_mini.page import Page, Sizes
+from fpmgm.experiments.text_mini.quoted import FILE, quoted
+from fpmgm.experiments.text_mini.section import Part, Reading
+from fpmgm.experiments.text_mini.whole import PARTS, README, filled, write_whole
+from fpmgm.objectives import NextToken
+from fpmgm.training import loop
+from fpmgm.training.config import Training
+from fpmgm.training.loop import train
+from fpmgm.training.optim import OptimConfig
+
+VERSE = "".join(f"line {i} of a poem about the {word}\n" for i in range(300) for word in ("sea", "sky", "old oak"))
+SMALL: dict[str, Any] = {
+    "updates": 3,
+    "batch_size": 4,
+    "validation_sequences": 8,
+    "validate_every": 3,
+    "snapshot_every": 2,
+    "trackers": (),
+}
+DEEP = Network(width=16, num_heads=2, num_pre=3, cond_width=8, dropout=0.0)
+SHALLOW = replace(DEEP, num_pre=1, num_fp=1, num_post=1)
+SIZES = Sizes(
+    few=4,
+    many=4,
+    seeds=2,
+    budgets=(6, 12),
+    high=(6, 12),
+    pair=(6, 12),
+    temperatures=(0.5, 1.0),
+    ends=(0.5, 1.0),
+    steps=(1, 2, 4),
+    iterations=(1, 4),
+    stage=2,
+    proxy=2,
+    tenth=2,
+    batch_size=2,
+    mauve=8,
+    questions=2,
+    validation=8,
+    real=8,
+    shown=3,
+    resamples=20,
+    repeats=1,
+    analysed=2,
+    analysed_steps=(2, 4),
+    depth=8,
+)
+
+
+def small_models(folder: Path) -> dict[str, Any]:
+    """The base models, a judge, and the recipes of stories cut down to them."""
+    folder.mkdir(exist_ok=True)
+    (folder / "verse.txt").write_text(VERSE)
+    data = TextConfig(source=str(folder / "verse.txt"), tokenizer="bpe-300", length=16)
+    optim = OptimConfig(lr=1e-2, warmup=2, ema=0.9)
+    base = Training(model=DEEP, data=data, optim=optim, **SMALL)
+    causal = replace(base, model=replace(DEEP, is_causal=True), objective=NextToken())
+    made = {
+        name: str(train(replace(config, out=str(folder / name)), name, card_samples=1))
+        for name, config in (("deep", base), ("shallow", replace(base, model=SHALLOW)), ("judge", causal))
+    }
+    own = {"stories-fp": made["shallow"], "stories-mdlm": made["deep"], "": ""}
+    small: dict[str, Training] = {}
+    for name, recipe in recipes.RECIPES.items():
+        if name.startswith("stories") and name != "stories-judge":
+            objective: Any = recipe.objective
+            if getattr(objective, "teacher", None) in own:
+                objective = replace(objective, teacher=own[objective.teacher])
+            model = DEEP if getattr(recipe.model, "num_fp", 0) == 0 else SHALLOW
+            changes = {"model": model, "data": data, "optim": optim, "objective": objective, **SMALL}
+            changes |= {"init": own[recipe.init], "init_map": recipe.init_map and "1/2/3"}
+            small[name] = replace(recipe, **changes)
+    return {"judge": made["judge"], "recipes": small}
+
+
+@pytest.fixture
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Page:
+    """A page of small models, with its questions."""
+    monkeypatch.setenv("FPMGM_CACHE", str(tmp_path / "cache"))
+    write_questions(tmp_path / "cache", monkeypatch)
+    models = small_models(tmp_path / "models")
+    for name, recipe in models["recipes"].items():
+        monkeypatch.setitem(recipes.RECIPES, name, recipe)
+    return Page(folder=tmp_path / "out", runs=tmp_path / "runs", judge=models["judge"], sizes=SIZES)
+
+
+def write_questions(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache that holds some questions of every task."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assets.hub_answers.cache_clear()
+    folder = cache / "assets" / "tasks"
+    folder.mkdir(parents=True, exist_ok=True)
+    for task in TASKS:
+        question: dict[str, Any] = {"context": "the sea", "choices": ["and the sky", "old"], "gold": 1}
+        if task == "lambada":
+            question = {"context": "the sea and", "target": " the"}
+        (folder / f"{task}.jsonl").write_text(2 * (json.dumps(question) + "\n"))
+
+
+def reading(value: float, low: float, high: float, where: str = "24 blocks") -> Reading:
+    return Reading(where, value, low, high)
+
+
+BETTER = Claim(words="A is better than B", said="", section="main", reading="A / B")
+
+
+def test_a_claim_is_shown_only_if_every_interval_lies_within_it() -> None:
+    surely, hardly, worse = reading(0.8, 0.7, 0.9), reading(0.9, 0.8, 0.99), reading(1.2, 1.1, 1.3)
+    unsure = reading(0.9, 0.8, 1.01)
+    assert verdict(BETTER, [surely, hardly]) == (SHOWN, hardly)
+    assert verdict(BETTER, [surely, unsure]) == (NOT_SHOWN, unsure)
+    assert verdict(BETTER, [surely, worse, unsure]) == (NOT_SHOWN, worse)
+    assert verdict(BETTER, []) == (NOT_TRIED, None)
+    assert verdict(replace(BETTER, until=1), [surely, worse])[0] == SHOWN  # it is about the first budget only
+    assert verdict(replace(BETTER, since=1), [surely, worse])[0] == NOT_SHOWN
+    assert verdict(replace(BETTER, low=0.9, high=1.1), [reading(1.0, 0.95, 1.05)])[0] == SHOWN
+    assert verdict(replace(BETTER, low=0.9, high=1.1), [surely])[0] == NOT_SHOWN
+    apart = reading(math.nan, math.nan, math.nan)
+    assert verdict(BETTER, [surely, apart]) == (NOT_SHOWN, apart)
+    assert "no shared entropies" in str(verdict(BETTER, [apart]))
+
+
+def test_the_same_claim_is_read_as_measured_and_on_the_frontier() -> None:
+    part = Part(
+        text="", readings={"A / B": [reading(0.5, 0.4, 0.6)]}, frontier={"A / B": [reading(1.0, 0.9, 1.1, "96 blocks")]}
+    )
+    alone = replace(BETTER, words="A is smaller", has_frontier=False)
+    other = replace(BETTER, words="C is better", section="nucleus")
+    lines = claims_table({"main": part}, (BETTER, alone, other)).splitlines()[2:]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert [cell[2:4] for cell in cells] == [
+        ["shown: 0.5 [0.4, 0.6] (24 blocks)", "not shown: 1 [0.9, 1.1] (96 blocks)"],
+        ["shown: 0.5 [0.4, 0.6] (24 blocks)", "-"],
+        ["not tried", "not tried"],
+    ]
+
+
+def test_every_claim_names_a_section_and_every_section_stands_for_something() -> None:
+    assert {claim.section for claim in CLAIMS} <= set(whole.SECTIONS)
+    assert all(section.of_paper and section.title for section in whole.SECTIONS.values())
+
+
+def test_a_paired_ratio_forgives_what_both_lines_share_and_knows_training_runs() -> None:
+    rng = np.random.default_rng(0)
+    hard = 2 * rng.standard_normal((3, 40))  # some samples are hard for everybody
+    ours, theirs = hard - 0.1 + 0.01 * rng.standard_normal((3, 40)), hard
+    value, low, high = paired(ours, theirs, has_runs=False)
+    assert low < value < high < -0.09
+    runs = np.array([[-0.4], [0.0], [0.3]])  # training runs that differ more than samples do
+    value, low, high = paired(ours + runs, theirs, has_runs=False)
+    wide = paired(ours + runs, theirs, has_runs=True)
+    assert wide[0] == value
+    assert wide[1] < low < high < wide[2]
+
+
+def test_the_page_fits_eight_hours_of_two_cores() -> None:
+    page = Page(folder=Path("nowhere"), runs=Path("nowhere"))
+    found = list(estimates(page, whole.SECTIONS))
+    assert 4 * 60 < sum(each.minutes for each in found) / 2 < 8 * 60
+    by_name = {each.section.name: each for each in found}
+    assert by_name["reuse"].sampling == 0  # the samples are those of the components
+    assert by_name["main"].cost_class == "hours"
+    assert by_name["cka"].cost_class == "minutes"
+    assert "8 are allowed" in whole.listed(page)[-1]
+
+
+def test_an_update_of_the_base_models_is_estimated_as_it_was_measured() -> None:
+    per_update = {
+        name: seconds_of_run(replace(recipes.RECIPES[name], updates=1)) for name in ("stories-fp", "stories-mdlm")
+    }
+    assert per_update == {"stories-fp": pytest.approx(1.1), "stories-mdlm": pytest.approx(1.4)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--only", "mian"], "unknown section 'mian'; did you mean 'main'?"),
+        (["--judge", ""], "give --judge"),
+        (["--convention", "published"], "has only paper"),
+        (["--seed", "-1"], "seed"),
+    ],
+)
+def test_what_cannot_be_made_is_refused_in_one_line(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["reproduce", "text-mini", *arguments]) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1
+    assert told in lines[0]
+
+
+def test_sections_are_listed_with_their_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "text-mini", "--sections"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [*whole.SECTIONS, "all"]
+
+
+def test_every_quoted_table_has_as_many_cells_as_titles() -> None:
+    for name, table in json.loads(FILE.read_text()).items():
+        assert {len(row) for row in table["rows"]} == {len(table["header"])}, name
+        assert "Quoted from the paper" in quoted(name)
+
+
+def test_paragraphs_are_broken_and_tables_are_not() -> None:
+    table = "| " + "a" * 200 + " |"
+    text = "\n\n".join(["word " * 50, table, "* " + "item " * 40, "> " + "said " * 40, "    fpmgm reproduce"])
+    broken = list(filled(text))
+    assert broken[1] == table
+    assert broken[4] == "    fpmgm reproduce"
+    for block in (broken[0], broken[2], broken[3]):
+        assert all(len(line) <= 120 for line in block.split("\n"))
+    assert all(line.startswith("> ") for line in broken[3].split("\n"))
+
+
+def files_of(page: Page) -> dict[str, bytes]:
+    """The page and what it is made of, without the files that grow."""
+    names = [README, PARTS, *(file.name for file in page.folder.glob("*.png"))]
+    return {name: (page.folder / name).read_bytes() for name in names}
+
+
+def forbid_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "measure_cell", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr(loop.Run, "update", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr(Page, "_keep", lambda *_: pytest.fail("found again"))
+    monkeypatch.setattr(inside, "analysed", lambda *_: pytest.fail("analysed again"))
+
+
+@pytest.mark.slow
+def test_every_section_is_on_the_page_and_a_second_run_changes_no_byte(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = write_whole(page).read_text()
+    for name, section in whole.SECTIONS.items():
+        own = text.split(f'<a id="{name}"></a>')[1].split("<a id=")[0]
+        assert f"## {section.title}\n" in own
+        assert "\n| --- |" in own or "![" in own, name
+        for picture in re.findall(r"!\[[^]]*\]\(([^)]*)\)", own):
+            assert (page.folder / picture).stat().st_size > 0
+    claims = [line for line in text.split("## The paper's claims")[1].split("## ")[0].splitlines() if "](#" in line]
+    assert len(claims) == len(CLAIMS)
+    assert not [line for line in claims if "| not tried" in line]
+    before = files_of(page)
+    forbid_work(monkeypatch)
+    write_whole(replace(page))  # a new page, which knows nothing but its files
+    assert files_of(page) == before
+
+
+@pytest.mark.slow
+def test_a_run_that_was_stopped_after_any_section_ends_with_the_same_page(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("cka", "adapted", "nucleus")
+    short = {name: whole.SECTIONS[name] for name in names}
+    monkeypatch.setattr(whole, "SECTIONS", short)
+    write_whole(page)
+    expected = files_of(page)
+    for stop in range(1, len(names)):
+        stopped = replace(page, folder=page.folder.with_name(f"stopped-{stop}"))
+        write_whole(stopped, names[:stop])
+        assert "## Not made yet" in (stopped.folder / README).read_text()
+        write_whole(replace(stopped))
+        assert files_of(stopped) == expected
