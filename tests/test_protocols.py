@@ -64,8 +64,8 @@ def test_the_papers_largest_budget_is_spent_whole() -> None:
 
 
 def test_a_grid_of_steps_and_iterations_spends_what_each_cell_costs() -> None:
-    cells = list(PRESETS["steps-iterations"](["text-mini", "text-mini-mdlm"], Sampling(), (24, 768)))
-    assert {cell.model for cell in cells} == {"text-mini"}
+    cells = list(PRESETS["steps-iterations"](["stories-fp", "stories-mdlm"], Sampling(), (24, 768)))
+    assert {cell.model for cell in cells} == {"stories-fp"}
     pairs = {(cell.sampling.steps, cell.sampling.iterations) for cell in cells}
     assert len(pairs) == len(cells)
     assert {(4, 12), (128, 4), (256, 1)} <= pairs
@@ -76,7 +76,7 @@ def test_a_grid_of_steps_and_iterations_spends_what_each_cell_costs() -> None:
 def test_the_grids_of_both_gamma_tables_are_the_papers() -> None:
     budgets = (96, 192, 384, 768)
     masked, changed = (
-        [cell.sampling for cell in PRESETS[name](["text-mini"], Sampling(), budgets)]
+        [cell.sampling for cell in PRESETS[name](["stories-fp"], Sampling(), budgets)]
         for name in ("gamma-masked", "gamma-changed")
     )
     assert len(masked) == 6 * 3 * 4
@@ -103,7 +103,7 @@ def test_the_interval_of_mauve_covers_the_seeds_of_its_clustering(monkeypatch: p
 
 @pytest.mark.parametrize("num", [513, 1000, 5000])
 def test_the_test_split_holds_what_validation_does_not_read(num: int) -> None:
-    folder = find_folder("text-mini")
+    folder = find_folder("stories-fp")
     codec = load_codec(folder)
     assert codec is not None
     data = Dataset(

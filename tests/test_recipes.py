@@ -67,7 +67,7 @@ def test_what_is_no_recipe_or_no_field_of_one_is_refused(recipe: str, changes: d
 
 
 def test_recipes_of_published_runs_mask_and_validate_as_mdlm() -> None:
-    codec = load_codec(find_folder("text-mini"))
+    codec = load_codec(find_folder("stories-fp"))
     assert codec is not None
     for name, recipe in RECIPES.items():
         objective: Any = recipe.objective
