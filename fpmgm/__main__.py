@@ -37,6 +37,9 @@ commands:
   tune-reuse MODEL           propose reuse coefficients and a tolerance, and check them on other seeds
   benchmark [NAME ...]       time sampling and training of models or recipes, and measure their memory
   reproduce [REPORT]         fill the tables of a report; a stopped command goes on when it is repeated
+  reproduce owt|imagenette   plan the paper's own runs, say what is missing here, and run them where nothing is
+  tune RECIPE                tune a recipe in the paper's stages; a stopped command goes on when it is repeated
+  plan RECIPE                count parameters, operations, memory and hours of a recipe on named hardware
   info [NAME]                show parameters, blocks and cost of a model or a recipe
   push MODEL OWNER/NAME      put a model on the hub
   demo [MODEL ...]           serve a page on this machine that shows models at work, step by step
@@ -251,6 +254,11 @@ def _benchmark(arguments: Sequence[str]) -> None:
 
 
 def _reproduce(arguments: Sequence[str]) -> None:
+    if arguments and arguments[0] in ("owt", "imagenette"):
+        from fpmgm.commands.full_size import FullSizeCommand, run_full_size
+
+        run_full_size(_parse(FullSizeCommand, f"reproduce {arguments[0]}", arguments))
+        return
     report = arguments[0] if arguments and not arguments[0].startswith("-") else "text-mini"
     if report in ("text-mini", "frontier"):
         from fpmgm.commands.reproduce_text import StagesCommand, TextMiniCommand, run_stages, run_text_mini
@@ -263,6 +271,23 @@ def _reproduce(arguments: Sequence[str]) -> None:
     from fpmgm.commands.reproduce import ReproduceCommand, run_reproduce
 
     run_reproduce(_parse(ReproduceCommand, "reproduce", arguments))
+
+
+def _tune(arguments: Sequence[str]) -> None:
+    from fpmgm.commands.tune import TuneCommand, run_tune
+    from fpmgm.recipes import RECIPES
+
+    if not arguments or arguments[0].startswith("-"):
+        raise ValueError("tune needs a recipe first, as in: fpmgm tune stories-fp --updates 500")
+    name = arguments[0]
+    default = TuneCommand(recipe=name, training=choose("recipe", name, RECIPES))
+    run_tune(_parse(TuneCommand, f"tune {name}", arguments[1:], default=default))
+
+
+def _plan(arguments: Sequence[str]) -> None:
+    from fpmgm.commands.plan import PlanCommand, run_plan
+
+    run_plan(_parse(PlanCommand, "plan", arguments))
 
 
 def _push(arguments: Sequence[str]) -> None:
@@ -297,6 +322,8 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "tune-reuse": _tune_reuse,
     "benchmark": _benchmark,
     "reproduce": _reproduce,
+    "plan": _plan,
+    "tune": _tune,
     "push": _push,
     "demo": _demo,
     "serve": _serve,

@@ -31,7 +31,7 @@ GREETED = 4
 """A frame of settings, by which both sides of HTTP/2 greet."""
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is sent to anybody
-    "RAY_BACKEND_LOG_LEVEL": "error",
+    "RAY_worker_niceness": "0",  # workers are as nice as the command, which only waits for them
     "RAY_worker_register_timeout_seconds": "600",  # on a busy machine a worker takes minutes to start
     "RAY_memory_monitor_refresh_ms": "0",  # the system says who has too much memory
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",

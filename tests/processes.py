@@ -5,12 +5,14 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import PartialState
+from torch.distributed.tensor import DTensor
 
 from fpmgm.backbones.dit import Network
 from fpmgm.data import text
@@ -20,9 +22,12 @@ from fpmgm.training import loop
 from fpmgm.training.config import Training
 from fpmgm.training.metrics import Row, read_metrics
 from fpmgm.training.optim import OptimConfig
+from fpmgm.training.state import TrainState
 
 ROOT = Path(__file__).parents[1]
 VERSE = "".join(f"line {i} of a poem about the {word}\n" for i in range(200) for word in ("sea", "sky", "old oak"))
+LONGEST = 900
+"""Seconds that a job may take, on a machine that is busy."""
 LIMIT, PACKING = 8, 14
 """Seconds that a collective may wait, and that packing takes, where the one is to outlast the other."""
 
@@ -57,7 +62,7 @@ def launch(job: str, place: Path, num: int, *words: str) -> "subprocess.Complete
     command += ["tests.processes", job, str(place), *words]
     settings = {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", "FPMGM_CACHE": str(place / "cache")}
     environment = {**os.environ, **settings}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LONGEST)
 
 
 def said(job: str, place: Path, num: int) -> list[dict[str, Any]]:
@@ -133,7 +138,49 @@ def command(place: Path, *words: str) -> None:
     _say("command", place, code=code)
 
 
-JOBS: dict[str, Any] = {"run": run, "resume": resume, "prepare": prepare, "command": command}
+def _held(state: TrainState) -> float:
+    """The share of all numbers of a state that this process holds."""
+    tensors = state.tensors().values()
+    own = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors]
+    return sum(map(torch.Tensor.numel, own)) / sum(map(torch.Tensor.numel, tensors))
+
+
+class KilledError(Exception):
+    """In place of a kill."""
+
+
+def several(place: Path, *runs: str) -> None:
+    """Runs of four updates one after the other, each NAME,OPTIMISER,MICRO BATCH,SHARDING,LAST UPDATE (0: all).
+
+    A run that is there already goes on. All of them in one process save the time of importing.
+    """
+    one_update, usual = loop.Run.update, loop.optimiser_of
+    settings: dict[str, dict[str, Any]] = {
+        "sgd": {"clip": 1e9, "lr": 0.1},
+        "clipped": {"clip": 0.02, "lr": 0.5},
+        "adamw": {"clip": 1.0, "lr": 1e-2},
+        "muon": {"clip": 1.0, "lr": 1e-2, "kind": "muon"},
+    }
+    for wanted in runs:
+        name, kind, micro, sharding, last = wanted.split(",")
+
+        def until(self: loop.Run, update: int, last: int = int(last)) -> dict[str, float]:
+            if last and update == last:
+                raise KilledError
+            row = one_update(self, update)
+            _say(Path(self.folder).name, place, held=_held(self.state))
+            return row
+
+        loop.Run.update = until  # type: ignore[method-assign]
+        loop.optimiser_of = plain_sgd if kind in ("sgd", "clipped") else usual  # type: ignore[assignment]
+        changes: dict[str, Any] = {"out": str(place / name), "updates": 4, "micro_batch_size": int(micro)}
+        optim = OptimConfig(warmup=0, ema=0.5, **settings[kind])
+        with suppress(KilledError):
+            loop.train(tiny(place, optim=optim, sharding=sharding, **changes), "test", card_samples=1)
+    _say("several", place)
+
+
+JOBS: dict[str, Any] = {"run": run, "resume": resume, "prepare": prepare, "command": command, "several": several}
 
 if __name__ == "__main__":
     JOBS[sys.argv[1]](Path(sys.argv[2]), *sys.argv[3:])

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import fpmgm
-from fpmgm import places
 from fpmgm.__main__ import main
 from fpmgm.backbones.dit import as_mdlm
 from fpmgm.checkpoint import Model, load
@@ -22,7 +21,6 @@ from fpmgm.evaluation.rows import Row, as_json, read_lines, read_rows, row_of
 from fpmgm.evaluation.sweep import Protocol, run_sweep
 from fpmgm.evaluation.tables import Column, latex, markdown, metric
 from fpmgm.evaluation.text import TextEvaluator
-from fpmgm.experiments import reproduce
 from fpmgm.generation import Sampling, generate
 from tests.conftest import Build
 
@@ -275,29 +273,6 @@ def test_rows_are_plain_json(folder: str, tmp_path: Path) -> None:
     } == set(row)
     assert {"judge", "num_samples", "length", "commit", "hardware"} <= set(row["protocol"])
     assert (row["iterations"], row["sampling"]["steps"]) == ([4], 1)
-
-
-@pytest.mark.slow
-def test_reproduce_fills_every_table_and_goes_on_where_it_was_stopped(
-    text_model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("stories-fp", "stories-mdlm"):
-        text_model.save(tmp_path / "models" / name)
-    monkeypatch.setattr(places, "BUNDLED", tmp_path / "models")
-    short = tuple(replace(stage, budgets=(12,)) for stage in reproduce.TEXT_MINI[:3])
-    monkeypatch.setitem(reproduce.REPORTS, "text-mini", replace(reproduce.REPORTS["text-mini"], stages=short))
-    command = ["reproduce", "text-mini", "--out", str(tmp_path / "out"), "--num-samples", "2", "--judge", ""]
-    command += ["--no-contest"]
-    assert main(command) == 0
-    report = (tmp_path / "out" / "README.md").read_text()
-    assert report.count("\n## ") == 3
-    for line in report.splitlines():
-        if line.startswith("!["):
-            assert (tmp_path / "out" / line.split("(")[1].rstrip(")")).is_file()
-    monkeypatch.setattr(sweep, "measure_cell", lambda *_: pytest.fail("measured again"))
-    assert main(command) == 0
-    assert main(["reproduce", "text-minni"]) == 2
-    assert "did you mean 'text-mini'?" in capsys.readouterr().err
 
 
 def test_no_two_lines_of_a_plot_look_alike() -> None:

@@ -16,6 +16,12 @@ from fpmgm.backbones.dit import Network
 from fpmgm.data import assets
 from fpmgm.data.text import TextConfig
 from fpmgm.evaluation import sweep
+from fpmgm.evaluation.intervals import Interval
+from fpmgm.evaluation.rows import Row
+from fpmgm.evaluation.tables import Noted
+from fpmgm.evaluation.text import GENERATIVE
+from fpmgm.experiments.over_seeds import over_seeds
+from fpmgm.experiments.reproduce import Reproduction
 from fpmgm.experiments.text_mini import inside, whole
 from fpmgm.experiments.text_mini.claims import CLAIMS, NOT_SHOWN, NOT_TRIED, SHOWN, Claim, claims_table, verdict
 from fpmgm.experiments.text_mini.compared import paired
@@ -30,8 +36,9 @@ from fpmgm.training import loop
 from fpmgm.training.config import Training
 from fpmgm.training.loop import train
 from fpmgm.training.optim import OptimConfig
+from tests.test_tables import sampled_row
 
-VERSE = "".join(f"line {i} of a poem about the {word}\n" for i in range(300) for word in ("sea", "sky", "old oak"))
+VERSE = "".join(f"line {i} of a poem about the {word}\n" for i in range(600) for word in ("sea", "sky", "old oak"))
 SMALL: dict[str, Any] = {
     "updates": 3,
     "batch_size": 4,
@@ -48,7 +55,7 @@ SIZES = Sizes(
     seeds=2,
     budgets=(6, 12),
     high=(6, 12),
-    pair=(6, 12),
+    pair=(9, 12),
     temperatures=(0.5, 1.0),
     ends=(0.5, 1.0),
     steps=(1, 2, 4),
@@ -234,6 +241,24 @@ def test_paragraphs_are_broken_and_tables_are_not() -> None:
     for block in (broken[0], broken[2], broken[3]):
         assert all(len(line) <= 120 for line in block.split("\n"))
     assert all(line.startswith("> ") for line in broken[3].split("\n"))
+
+
+def test_a_cell_over_seeds_is_their_mean_and_what_their_intervals_span_and_of_one_seed_its_interval() -> None:
+    def row(value: float) -> Row:
+        metric = Interval(value=value, low=value - 1, high=value + 1)
+        metrics = {GENERATIVE.name: metric, "entropy": Interval(value=4.0, low=3.9, high=4.1)}
+        return replace(sampled_row(), metrics=metrics)
+
+    assert over_seeds([row(10.0)], GENERATIVE.name) == Noted(value=10.0, low=9.0, high=11.0, note="(4.00)")
+    both = over_seeds([row(10.0), row(16.0)], GENERATIVE.name)
+    assert both == Noted(value=13.0, low=9.0, high=17.0, note="(4.00)")
+
+
+def test_the_reports_with_settings_of_their_own_are_offered_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "text-minni"]) == 2
+    assert "did you mean 'text-mini'?" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="text-mini has settings of its own; write fpmgm reproduce text-mini"):
+        Reproduction(report="text-mini")
 
 
 def files_of(page: Page) -> dict[str, bytes]:

@@ -11,8 +11,8 @@ from fpmgm.evaluation.evaluator import evaluator_for
 from fpmgm.evaluation.rows import Row
 from fpmgm.evaluation.sweep import Protocol, announce, run_sweep
 from fpmgm.evaluation.tables import Column, markdown
-from fpmgm.experiments.contest import REUSES, TableLine, over_seeds
 from fpmgm.experiments.contestants import Contestant
+from fpmgm.experiments.over_seeds import REUSES, TableLine, over_seeds
 from fpmgm.experiments.variants import Comparison, variant
 from fpmgm.generation import Sampling
 from fpmgm.recipes import RECIPES

@@ -28,6 +28,8 @@ AnyObjective = (
     MaskedCrossEntropy | NextToken | Consistency | SelfDistillation | Matching | Reconstruction | Classification
 )
 MAX_UPDATES = 100_000_000
+FSDP = "fsdp"
+"""Weights, moving average and optimiser in shards."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +90,10 @@ class Training:
     device: Literal["auto", "cpu"] = "auto"
     """With auto, accelerate chooses: CUDA, else MPS, else the CPU. cpu takes the CPU. To choose one of several GPUs,
     set the variable CUDA_VISIBLE_DEVICES. To use all of them, use accelerate launch."""
+    sharding: Literal["none", "fsdp"] = "none"
+    """What processes share. With none, each process has all weights. With fsdp, each has a part of the weights, of
+    their moving average and of the optimiser (FSDP2), for models that are too large for one GPU. It needs several
+    processes: torchrun or accelerate launch. A run may go on with another number of them."""
     compile: bool = False
     """Compile the blocks with torch.compile. On the CPU this needs a C++ compiler."""
 
@@ -103,6 +109,7 @@ class Training:
                 "give bf16, which needs no scaling"
             )
         choose("mixed_precision", self.mixed_precision, dict.fromkeys(("no", "bf16")))
+        choose("sharding", self.sharding, dict.fromkeys(("none", FSDP)))
         check_trackers(self.trackers)
         for name in ("stop_above", "snapshot_every"):
             if not getattr(self, name) >= 0:  # nan neither

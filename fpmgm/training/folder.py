@@ -24,7 +24,7 @@ CONFIG, MODEL, STATE, SNAPSHOTS = "config.json", "model", "state", "snapshots"
 EXTENDED = "extended"
 """The key of config.json that says how a run was extended."""
 MAY_CHANGE = {"out", "checkpoint_every", "validate_every", "validation_sequences", "validation_iters"}
-MAY_CHANGE |= {"micro_batch_size", "compile", "device", "trackers", "extend", EXTENDED}
+MAY_CHANGE |= {"micro_batch_size", "compile", "sharding", "device", "trackers", "extend", EXTENDED}
 """Settings that a resumed run may have otherwise than before; the number of updates has rules of its own."""
 LEFTOVERS = {
     "": r"model|metrics|metrics\.jsonl|config\.json|start\.json|wandb-id",

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -43,3 +44,11 @@ class Interrupts:
                 os.write(2, b"\nfinishing this update and writing a checkpoint; Ctrl-C again ends at once\n")
         elif number == signal.SIGINT and time.monotonic() - self._when > ONE_PRESS:
             raise SystemExit(128 + number)
+
+
+def leave(number: int, where: str, command: str, is_main: bool) -> None:
+    """Say, in the main process, what ended a run and how to go on; end with the code of the signal."""
+    if is_main:
+        what = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
+        print(f"ended by {what} {where}, with a checkpoint; to go on: {command}", file=sys.stderr)
+    raise SystemExit(128 + number)

@@ -6,16 +6,15 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.state import AcceleratorState, is_initialized
-from torch import Tensor, nn
+from torch import Tensor
 
 from fpmgm.backbones import NetworkConfig
 from fpmgm.backbones.network import Learned
@@ -28,7 +27,7 @@ from fpmgm.progress import Progress
 from fpmgm.randomness import generator
 from fpmgm.training.card import NUM_SAMPLES, command_of, flat, write_model
 from fpmgm.training.companion import companion_of
-from fpmgm.training.config import Training
+from fpmgm.training.config import FSDP, Training
 from fpmgm.training.folder import (
     MODEL,
     SNAPSHOTS,
@@ -42,11 +41,12 @@ from fpmgm.training.folder import (
     keep_settings,
     settings_before,
 )
-from fpmgm.training.interrupts import Interrupts
+from fpmgm.training.interrupts import Interrupts, leave
 from fpmgm.training.learner import Learner, network_blocks
 from fpmgm.training.metrics import METRICS, Row, is_row, keep_metrics, read_metrics, read_start, write_start
 from fpmgm.training.optim import moving_average, optimiser_of, set_learning_rate
 from fpmgm.training.order import Order, parts_of
+from fpmgm.training.sharding import accelerator_for, check_sharding, gather, shard, whole, whole_state, without_sync
 from fpmgm.training.start import check_named_models, first_weights, named_teacher, seen_before
 from fpmgm.training.state import (
     TrainState,
@@ -86,6 +86,7 @@ def train(
     """
     folder = Path(config.out or f"runs/{name}")
     accelerator = accelerator_for(config)
+    check_sharding(config, accelerator.num_processes)
     with held(folder, accelerator):
         check_named_models(config)
         before = settings_before(folder)
@@ -103,39 +104,14 @@ def train(
         run.is_over = is_over
         run.go()
         if run.signal:
-            _leave(run, command_of(config, recipe or config, name))
+            command = command_of(config, recipe or config, name)
+            leave(run.signal, f"after update {run.done} of {config.updates}", command, accelerator.is_main_process)
+        run.gather()
         if accelerator.is_main_process and not is_written(folder):
-            write_model(
-                folder,
-                run.best_model,
-                data,
-                config,
-                recipe or config,
-                name,
-                run.last_row(),
-                extensions(run.settings),
-                card_samples,
-            )
+            told = (name, run.last_row(), extensions(run.settings), card_samples)
+            write_model(folder, run.best_model, data, config, recipe or config, *told)
         accelerator.wait_for_everyone()
     return folder / MODEL
-
-
-def accelerator_for(config: Training) -> Accelerator:
-    """accelerate keeps one precision for a whole Python process; the next run in it may have another."""
-    if is_initialized():
-        AcceleratorState._reset_state()
-    return Accelerator(mixed_precision=config.mixed_precision, cpu=config.device == "cpu")
-
-
-def _leave(run: "Run", command: str) -> None:
-    """Say how to go on, and end."""
-    if run.accelerator.is_main_process:
-        what = "Ctrl-C" if run.signal == signal.SIGINT else "SIGTERM"
-        print(
-            f"ended by {what} after update {run.done} of {run.config.updates}, with a checkpoint; to go on: {command}",
-            file=sys.stderr,
-        )
-    raise SystemExit(128 + run.signal)
 
 
 class Run:
@@ -149,16 +125,21 @@ class Run:
         denoiser = first_weights(config, self.network, data).to(accelerator.device)
         self.denoiser = denoiser
         self.ema = moving_average(denoiser, config.optim.ema)
+        self.averaged: Learned = self.ema.module
+        """What is validated, sampled and saved; in a sharded run the main process has it whole, after `gather`."""
         optimiser = optimiser_of(denoiser, config.optim)
-        if config.continue_from:
-            take_over(Path(config.continue_from), TrainState(model=denoiser, ema=self.ema, optimiser=optimiser))
+        self._take_over(optimiser)
         self.teacher = self._teacher()
         self.companion = companion_of(config, self.network, data, self.teacher, accelerator.device)
         learner = Learner(denoiser, self.objective, self.teacher, self.companion)
         if config.compile:  # block by block: a whole pass would be compiled anew for every number of iterations
             for block in network_blocks(denoiser):
                 block.compile()
-        self.learner, self.optimiser = accelerator.prepare(learner, optimiser)
+        if config.sharding == FSDP:
+            optimiser = self._shard(learner)
+            self.learner, self.optimiser = learner, accelerator.prepare(optimiser)
+        else:
+            self.learner, self.optimiser = accelerator.prepare(learner, optimiser)
         beside = None
         if self.companion is not None:
             self.companion.optimiser = accelerator.prepare(self.companion.optimiser)
@@ -184,10 +165,24 @@ class Run:
         teacher = named_teacher(self.config, self.network, self.data)
         return teacher.to(self.accelerator.device) if teacher else None
 
-    @property
-    def averaged(self) -> Learned:
-        module: Any = self.ema.module
-        return module
+    def _shard(self, learner: Learner) -> torch.optim.Optimizer:
+        """Cut the weights and their average; returns the optimiser of the shards."""
+        if self.accelerator.is_main_process:
+            self.averaged = copy.deepcopy(self.denoiser)
+        shard(learner, self.ema.module)
+        optimiser = optimiser_of(self.denoiser, self.config.optim)
+        self._take_over(optimiser)
+        return optimiser
+
+    def _take_over(self, optimiser: torch.optim.Optimizer) -> None:
+        """What the run that this one continues has left, if there is one."""
+        if before := self.config.continue_from:
+            take_over(Path(before), TrainState(model=self.denoiser, ema=self.ema, optimiser=optimiser))
+
+    def gather(self) -> None:
+        """Put the average of a sharded run together in the main process; all processes call this at once."""
+        if self.config.sharding == FSDP:
+            gather(self.ema.module, self.averaged if self.accelerator.is_main_process else None)
 
     def resume(self) -> None:
         """Take over the last whole state of the folder, and drop the metrics that came after it."""
@@ -211,6 +206,7 @@ class Run:
         """Update until done or over, with metrics, validation and checkpoints; `signal` says what ended it before."""
         config, is_main = self.config, self.accelerator.is_main_process
         trackers = start_tracking(config.trackers, self.folder, flat(asdict(config)), self.done) if is_main else []
+        self.gather()
         limit = self._limit() if is_main and config.stop_above else None
         if is_main and config.snapshot_every and self.done == 0:
             self._keep_snapshot()
@@ -225,7 +221,7 @@ class Run:
                     log(self.row, self.done)
                 self.signal = self._agreed(interrupts.signal)
                 is_due = self.done == config.updates or self.done % config.checkpoint_every == 0
-                if is_main and (is_due or self.is_stopped or self.is_late or self.signal):
+                if is_due or self.is_stopped or self.is_late or self.signal:
                     self._checkpoint()
                 progress.step(f"loss {self.row['loss']:.3f}")
         if is_main and self.is_stopped:
@@ -244,13 +240,17 @@ class Run:
         self.done += 1
         row = {"update": self.done, **row, "seconds": time.perf_counter() - start}
         self.is_late = self.is_over is not None and any_process(self.accelerator, self.is_over(row["seconds"]))
-        if is_main and (self.is_late or self.done == config.updates or self.done % config.validate_every == 0):
+        is_measured = self.is_late or self.done == config.updates or self.done % config.validate_every == 0
+        is_watched = self.watched.is_due(self.done)
+        is_kept = is_watched or bool(config.snapshot_every and self.done % config.snapshot_every == 0)
+        if is_measured or is_kept:
+            self.gather()
+        if is_main and is_measured:
             row |= self.validate()
             if limit is not None and self.evaluator.validated.is_worse(row["validation"], limit):
                 row["stopped"] = limit
         self.is_stopped = bool(config.stop_above) and any_process(self.accelerator, "stopped" in row)
-        is_watched = self.watched.is_due(self.done)
-        if is_main and (is_watched or (config.snapshot_every and self.done % config.snapshot_every == 0)):
+        if is_main and is_kept:
             self._keep_snapshot()
         if is_main and is_watched:
             row["frontier"] = self.watched.measure(self.model, self.done)
@@ -263,9 +263,13 @@ class Run:
 
     def _checkpoint(self) -> None:
         """Make the metrics durable, then the state, which knows its own row and the settings too."""
-        flush(self.folder / METRICS)
-        flush(self.folder)
-        save_state(self.folder / STATE, self.state, self.done, row=self.row, settings=self.settings)
+        is_main = self.accelerator.is_main_process
+        if is_main:
+            flush(self.folder / METRICS)
+            flush(self.folder)
+        if is_main or self.config.sharding == FSDP:
+            about = {"row": self.row, "settings": self.settings}
+            save_state(self.folder / STATE, self.state, self.done, is_main=is_main, **about)
 
     def _agreed(self, number: int) -> int:
         """The signal that any process of the run got, or 0."""
@@ -311,7 +315,7 @@ class Run:
         batch = self.data.batch(self.order.batch(update))
         if following := self.objective.next_teacher_at(moment):
             assert self.teacher is not None
-            self.teacher.load_state_dict((self.averaged if following == EMA else self.denoiser).state_dict())
+            self.teacher.load_state_dict(whole_state(self.ema.module if following == EMA else self.denoiser))
         noise = self.objective.draw(self.denoiser, batch, rng=generator(config.seed, update), moment=moment)
         torch.manual_seed(generator(config.seed, update, rank, 2).initial_seed())  # dropout
         lr = config.optim.learning_rate(update, config.updates, is_warm=bool(config.continue_from))
@@ -324,15 +328,15 @@ class Run:
         loss, residual = torch.zeros((), device=accelerator.device), 0.0
         terms: dict[str, Tensor] = {}
         for index, part in enumerate(parts):
-            sync = accelerator.no_sync if index + 1 < len(parts) else _nothing
-            with sync(self.learner), accelerator.autocast():
+            sync = without_sync(accelerator, self.learner) if index + 1 < len(parts) else nullcontext()
+            with sync, accelerator.autocast():
                 losses = self.learner(batch.x[part].to(accelerator.device), noise.rows(part))
                 accelerator.backward(losses.total * world)  # processes are averaged, and these are parts of a sum
             loss = loss + losses.total.detach()
             terms = {name: value + terms.get(name, 0) for name, value in losses.terms.items()}
             residual += float(losses.residual.mean()) / len(parts)
         total = float(accelerator.reduce(loss, "sum"))
-        norm = float(accelerator.clip_grad_norm_(self.denoiser.parameters(), config.optim.clip))
+        norm = float(whole(accelerator.clip_grad_norm_(self.denoiser.parameters(), config.optim.clip)))
         if self.companion is not None:
             norm += float(accelerator.clip_grad_norm_(self.companion.parameters(), config.optim.clip))
         if not (total < self._bad_loss and math.isfinite(norm)):  # nan too; the weights have not been touched
@@ -390,8 +394,3 @@ class Run:
 def _last(folder: Path) -> int:
     newest = newest_state(folder / STATE)
     return update_of(newest) if newest else 0
-
-
-@contextmanager
-def _nothing(model: nn.Module) -> Iterator[None]:
-    yield

@@ -49,6 +49,8 @@ class Muon(torch.optim.AdamW):
 
     def _move(self, parameter: Tensor, group: dict[str, Any]) -> None:
         """One step of a matrix, whose gradient is used up."""
+        from fpmgm.training.sharding import placed, whole  # which takes long to import
+
         if parameter.grad is None:
             return
         state = self.state[parameter]
@@ -58,5 +60,6 @@ class Muon(torch.optim.AdamW):
         ahead = parameter.grad.lerp(state["momentum"], self.momentum)  # Nesterov's
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
         scale = RMS_OF_ADAMW * math.sqrt(max(parameter.shape))
-        parameter.sub_(orthogonal(ahead), alpha=group["lr"] * scale)
+        move = placed(orthogonal(whole(ahead)), parameter)  # a matrix in shards is put together, in every process
+        parameter.sub_(move, alpha=group["lr"] * scale)
         parameter.grad = None

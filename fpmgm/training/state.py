@@ -18,6 +18,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from fpmgm.files import whole_folder, write_tensors
 from fpmgm.schema import parse_object, read_text
+from fpmgm.training.sharding import load_whole, placed, whole
 
 UPDATE = r"update-(\d{8,12})"
 """The names of states and snapshots; whatever else lies beside them is not ours."""
@@ -39,7 +40,7 @@ class TrainState:
     """Of a network that learns beside this one."""
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor of the state by name."""
+        """Every tensor of the state by name, in shards if the run is."""
         found = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
         found |= {f"ema.{name}": tensor for name, tensor in self.ema.module.state_dict().items()}
         if self.teacher is not None:
@@ -65,8 +66,8 @@ class TrainState:
         elif beside:
             raise ValueError(f"it has {len(beside)} tensors of a network beside this one, and the run has none")
         tensors = own
-        self.model.load_state_dict(_below("model.", tensors))
-        self.ema.module.load_state_dict(_below("ema.", tensors))
+        load_whole(self.model, _below("model.", tensors))
+        load_whole(self.ema.module, _below("ema.", tensors))
         self.ema.n_averaged.fill_(num_averaged)
         if self.teacher is not None:
             self.teacher.load_state_dict(_below("teacher.", tensors))
@@ -74,7 +75,7 @@ class TrainState:
         for name, parameter in self.model.named_parameters():
             found = {key.split(".")[0]: value for key, value in kept.items() if key.split(".", 1)[1] == name}
             self.optimiser.state[parameter] = {
-                key: value if key == "step" else value.to(parameter.device) for key, value in found.items()
+                key: value if key == "step" else placed(value, parameter) for key, value in found.items()
             }
 
     def _check(self, tensors: dict[str, Tensor]) -> None:
@@ -100,10 +101,19 @@ class TrainState:
             raise ValueError(_difference(expected, saved))
 
 
-def save_state(folder: Path, state: TrainState, update: int, **about: Any) -> None:
-    """Write the state after `update` updates into folder/update-N and remove those before."""
+def save_state(folder: Path, state: TrainState, update: int, *, is_main: bool = True, **about: Any) -> None:
+    """Write the state after `update` updates into folder/update-N and remove those before.
+
+    Shards are put together, for which all processes are needed; the main one writes.
+    """
     final = folder / f"update-{update:08d}"
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors().items()}
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in state.tensors().items():
+        found = whole(tensor.detach())
+        if is_main:
+            tensors[name] = found.cpu().contiguous()
+    if not is_main:
+        return
     about = {
         "update": update,
         "num_averaged": int(state.ema.n_averaged),

@@ -39,7 +39,7 @@ LAYERS = [
 """A file may import from the layers above its own; within a layer files do not know each other."""
 
 FRAME = ["sampling.py", "generation.py", "training/loop.py", "training/card.py", "evaluation/sweep.py"]
-FRAME += ["experiments/contest.py"]
+FRAME += ["experiments/contestants.py"]
 """What works with any kind of data and network."""
 SPECIAL = {"codecs.text", "data.text", "data.sources", "data.stories", "data.stories_text", "backbones.dit", "symbols"}
 SPECIAL |= {f"evaluation.{name}" for name in ("text", "judges", "likelihood", "mauve", "ngram", "diversity")}

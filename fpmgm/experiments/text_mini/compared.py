@@ -17,7 +17,7 @@ from fpmgm.evaluation.rows import Row
 from fpmgm.evaluation.sweep import Job
 from fpmgm.evaluation.tables import Column, markdown
 from fpmgm.evaluation.text import GENERATIVE
-from fpmgm.experiments.contest import TableLine, over_seeds
+from fpmgm.experiments.over_seeds import TableLine, budget_column, over_seeds
 from fpmgm.experiments.text_mini.page import Page
 from fpmgm.experiments.text_mini.quoted import quoted
 from fpmgm.experiments.text_mini.section import Line, Part, Reading, Table
@@ -193,12 +193,8 @@ def lines_table(found: Measured, table: Table) -> str:
         TableLine(line.name, "", {b: over_seeds(found[line.name, b, 1.0], GENERATIVE.name) for b in table.budgets})
         for line in table.lines
     ]
-    columns = [Column(title="model", value=lambda line: line.name), *map(_budget_column, table.budgets)]
+    columns = [Column(title="model", value=lambda line: line.name), *map(budget_column, table.budgets)]
     return markdown(shown, columns).rstrip()
-
-
-def _budget_column(budget: int) -> Column:
-    return Column(title=f"{budget} blocks", value=lambda line: line.cells[budget], best="lowest")
 
 
 def how_many(table: Table) -> str:

@@ -1,6 +1,7 @@
 """The paper's own numbers, as small tables that stand beside ours."""
 
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,8 @@ from typing import Any
 from fpmgm.evaluation.tables import Column, markdown
 
 FILE = Path(__file__).with_name("quoted.json")
-SETTING = (
-    "*Quoted from the paper, not measured here* (OpenWebText, 1,024 tokens, judged by GPT-2 Large; generative "
-    "perplexity, with the entropy in brackets)"
-)
+MARK = "*Quoted from the paper, not measured here*"
+JUDGED = "; cells are generative perplexities by GPT-2 Large, with the entropy in brackets"
 
 
 @cache
@@ -27,4 +26,5 @@ def quoted(name: str) -> str:
         Column(title=title or " ", value=lambda row, place=place: row[place])
         for place, title in enumerate(table["header"])
     ]
-    return f"{SETTING}: {table['caption']}.\n\n{markdown(table['rows'], columns)}"
+    judged = JUDGED if any(re.search(r"\d \(\d", cell) for row in table["rows"] for cell in row) else ""
+    return f"{MARK}: {table['caption']}{judged}.\n\n{markdown(table['rows'], columns)}"

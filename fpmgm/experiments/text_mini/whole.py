@@ -116,10 +116,10 @@ class TextMini(OnWorkers):
 
 def reproduce_text(asked: TextMini) -> Path:
     """Make the sections and write the page; a base model or a judge that is not there is told before anything else."""
-    for recipe in BASES:
-        find_folder(RECIPES[recipe].init)
-    asked.page().evaluator().judged_by()
     with asked.open_workers(asked.device) as workers:
+        for recipe in BASES:
+            find_folder(RECIPES[recipe].init)
+        asked.page().evaluator().judged_by()
         return write_whole(asked.page(workers), asked.only)
 
 

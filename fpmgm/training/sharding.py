@@ -1,0 +1,109 @@
+"""Weights, their moving average and the optimiser in shards, one for each process of a run (FSDP2).
+
+All parameters are one group: they are put together for the passes of an update and lie in shards otherwise. What goes
+to disk is whole, in the one format there is, so that any number of processes reads it.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState, is_initialized
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from fpmgm.training.config import FSDP, Training
+
+EMA = "ema"
+
+
+def accelerator_for(config: Training) -> Accelerator:
+    """accelerate keeps one precision for a whole Python process; the next run in it may have another."""
+    if is_initialized():
+        AcceleratorState._reset_state()
+    return Accelerator(mixed_precision=config.mixed_precision, cpu=config.device == "cpu")
+
+
+def check_sharding(config: Training, num_processes: int) -> None:
+    """A ValueError if the run cannot be sharded as it asks, or accelerate was told to do so by itself."""
+    if config.sharding != FSDP:
+        if os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true":
+            raise ValueError(
+                "accelerate's configuration asks for FSDP, which this loop does itself; launch with --multi_gpu or "
+                "--multi_cpu, and give --sharding fsdp"
+            )
+        return
+    if num_processes == 1:
+        raise ValueError(
+            "sharding is fsdp, and there is one process; start several, as in torchrun --nproc-per-node 2 -m fpmgm "
+            "train RECIPE --sharding fsdp, or leave --sharding out"
+        )
+    if config.objective.teacher_source == EMA:
+        raise ValueError(
+            "sharding is fsdp, and the teacher is the moving average, which lies in shards; give another "
+            "--objective.teacher, or leave --sharding out"
+        )
+    if hasattr(config.objective, "fake"):
+        raise ValueError(
+            "sharding is fsdp, and matching trains a second network beside the first, which is not sharded; leave "
+            "--sharding out"
+        )
+
+
+def shard(learner: nn.Module, average: nn.Module) -> None:
+    """Cut what learns, a module whose only parameters are those of its denoiser, and the average of these."""
+    fully_shard(learner)
+    shards = dict(learner.denoiser.named_parameters())  # type: ignore[union-attr,operator]
+    for name, parameter in list(average.named_parameters()):
+        owner, _, own = name.rpartition(".")
+        cut = nn.Parameter(placed(parameter.detach(), shards[name]), requires_grad=parameter.requires_grad)
+        setattr(average.get_submodule(owner), own, cut)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A tensor put together from its shards, which all processes must ask for; another one as it is."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def placed(tensor: Tensor, like: Tensor) -> Tensor:
+    """A whole tensor, which every process has, on the device of another, and cut as that is."""
+    tensor = tensor.to(like.device)
+    if not isinstance(like, DTensor):
+        return tensor
+    return distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None)
+
+
+def whole_state(module: nn.Module) -> dict[str, Tensor]:
+    """The state of a module, put together."""
+    return {name: whole(tensor) for name, tensor in module.state_dict().items()}
+
+
+def gather(module: nn.Module, into: nn.Module | None) -> None:
+    """Put a module together in the processes that have another to put it into; all processes are needed."""
+    own = None if into is None else into.state_dict()
+    for name, tensor in module.state_dict().items():
+        found = whole(tensor)
+        if own is not None:
+            own[name].copy_(found)
+
+
+def load_whole(module: nn.Module, tensors: dict[str, Tensor]) -> None:
+    """Take over whole tensors, each process its shards of them."""
+    own = module.state_dict()
+    module.load_state_dict({name: placed(tensor, own[name]) for name, tensor in tensors.items()})
+
+
+@contextmanager
+def without_sync(accelerator: Accelerator, learner: nn.Module) -> Iterator[None]:
+    """While the block runs, gradients stay in their process: those of all but the last pass of an update."""
+    if not isinstance(learner, FSDPModule):
+        with accelerator.no_sync(learner):
+            yield
+        return
+    learner.set_requires_gradient_sync(False)
+    try:
+        yield
+    finally:
+        learner.set_requires_gradient_sync(True)
