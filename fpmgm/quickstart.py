@@ -153,9 +153,7 @@ def stored_lines() -> str:
     kept = read_json(BUNDLED / DEFAULT / "report.json").get("frontier")
     if not kept or not kept["real"]:
         return ""
-    found = {
-        point["budget"]: point["metrics"][QUALITY]["value"] for point in kept["points"] if point["setting"] == 1.0
-    }
+    found = {point["budget"]: point["metrics"][QUALITY]["value"] for point in kept["points"] if point["setting"] == 1.0}
     listed = ", ".join(f"{found[budget]:.1f} at {budget}" for budget in BUDGETS if budget in found)
     return (
         f"Stored, not measured now: {kept['judge']}, which wrote the stories that were learned, finds perplexity "

@@ -369,7 +369,9 @@ def _drawn(denoiser: Denoiser) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("option", "value"), [("--device", "tpu"), ("--dtype", "float8")])
-@pytest.mark.parametrize("command", [("sample",), ("evaluate",), ("sweep", "budgets"), ("analyse", "stories-fp", "cka")])
+@pytest.mark.parametrize(
+    "command", [("sample",), ("evaluate",), ("sweep", "budgets"), ("analyse", "stories-fp", "cka")]
+)
 def test_commands_refuse_an_unknown_device_or_dtype(
     command: tuple[str, ...], option: str, value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
