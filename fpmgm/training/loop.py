@@ -125,9 +125,9 @@ class Run:
         denoiser = first_weights(config, self.network, data).to(accelerator.device)
         self.denoiser = denoiser
         self.ema = moving_average(denoiser, config.optim.ema)
-        self.averaged: Learned = self.ema.module
+        self.averaged: Learned = self.ema.module  # type: ignore[assignment]
         """What is validated, sampled and saved; in a sharded run the main process has it whole, after `gather`."""
-        optimiser = optimiser_of(denoiser, config.optim)
+        optimiser: torch.optim.Optimizer = optimiser_of(denoiser, config.optim)
         self._take_over(optimiser)
         self.teacher = self._teacher()
         self.companion = companion_of(config, self.network, data, self.teacher, accelerator.device)

@@ -55,7 +55,7 @@ def check_sharding(config: Training, num_processes: int) -> None:
 def shard(learner: nn.Module, average: nn.Module) -> None:
     """Cut what learns, a module whose only parameters are those of its denoiser, and the average of these."""
     fully_shard(learner)
-    shards = dict(learner.denoiser.named_parameters())  # type: ignore[union-attr,operator]
+    shards = dict(learner.denoiser.named_parameters())  # type: ignore[union-attr]
     for name, parameter in list(average.named_parameters()):
         owner, _, own = name.rpartition(".")
         cut = nn.Parameter(placed(parameter.detach(), shards[name]), requires_grad=parameter.requires_grad)

@@ -109,11 +109,12 @@ def _cost(page: Page) -> Part:
     ]
     timed, memory = _timed(page, page.sizes.pair[-1], train=True), _memory(page)
     seconds = [median(each["update_seconds"]) for each in timed]
+    megabytes = [f"{each / 1e6:.0f}" for each in memory]
     size, bytes_ratio = counts[1] / counts[0], memory[1] / max(memory[0], 1)
     bars = [
         Bar("parameters", f"{counts[0]:,}", f"{counts[1]:,}", Reading("", size, size, size)),
-        Bar("seconds of an update", *(f"{each:.3f}" for each in seconds), _ratio("", timed, "update_seconds")),
-        Bar("peak memory of an update, MB", *(f"{each / 1e6:.0f}" for each in memory), Reading("", *[bytes_ratio] * 3)),
+        Bar("seconds of an update", f"{seconds[0]:.3f}", f"{seconds[1]:.3f}", _ratio("", timed, "update_seconds")),
+        Bar("peak memory of an update, MB", megabytes[0], megabytes[1], Reading("", *[bytes_ratio] * 3)),
     ]
     _draw_bars(page, bars)
     words = (
@@ -173,7 +174,8 @@ def _latency(page: Page) -> Part:
         speeds.append(
             Speed(
                 budget,
-                *medians,
+                medians[0],
+                medians[1],
                 _ratio(f"{budget} blocks", timed, "seconds"),
                 tokens=(timed[0]["tokens_per_second"], timed[1]["tokens_per_second"]),
                 perplexity=(_perplexity(own[0]), _perplexity(own[1])),

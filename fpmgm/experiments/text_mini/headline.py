@@ -121,7 +121,7 @@ def _initialised(page: Page) -> Part:
     part = compared_part(page, initialised_tables(page), "initialised", ["initialised"])
     curves = {
         each.name: [
-            (int(row["update"]), float(row.get("base", row["loss"])))
+            (int(row["update"]), float(row["base"] if "base" in row else row["loss"]))
             for _, folder in each.folders(page.runs)
             for row in read_metrics(folder)
         ]

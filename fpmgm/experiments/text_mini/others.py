@@ -50,10 +50,21 @@ def _validation(page: Page) -> Part:
 
 
 class Scored(NamedTuple):
-    """MAUVE of a line, by budget."""
+    """A line of scores, by the titles of their columns."""
 
     name: str
-    cells: dict[int, Interval]
+    cells: dict[str, Interval]
+
+
+def _scores(lines: Sequence[Scored], best: str = "") -> str:
+    """A table of such lines."""
+    columns = [Column(title="model", value=lambda line: line.name)]
+    columns += [_score_column(title, best) for title in lines[0].cells]
+    return markdown(lines, columns).rstrip()
+
+
+def _score_column(title: str, best: str) -> Column:
+    return Column(title=title, value=lambda line: line.cells[title], digits=3, best=best)
 
 
 def _mauve_lines() -> tuple[Line, Line]:
@@ -72,24 +83,15 @@ def _mauve(page: Page) -> Part:
         for budget in page.sizes.budgets
     ]
     rows = iter(page.rows(jobs))
-    scored = [
-        Scored(line.name, {budget: next(rows).metrics["mauve"] for budget in page.sizes.budgets}) for line in lines
-    ]
-    columns = [Column(title="model", value=lambda line: line.name)]
-    columns += [
-        Column(title=f"{budget} blocks", value=lambda line, b=budget: line.cells[b], digits=3, best="highest")
-        for budget in page.sizes.budgets
-    ]
-    readings = [
-        _difference(f"{budget} blocks", scored[1].cells[budget], scored[0].cells[budget])
-        for budget in page.sizes.budgets
-    ]
+    titles = [f"{budget} blocks" for budget in page.sizes.budgets]
+    scored = [Scored(line.name, {title: next(rows).metrics["mauve"] for title in titles}) for line in lines]
+    readings = [_difference(title, scored[1].cells[title], scored[0].cells[title]) for title in titles]
     words = (
         f"{page.sizes.mauve} samples a cell against as many held-out texts, by the features of the judge; the paper "
         "has 5,000 by those of GPT-2 Large. The difference of two scores has the widths of both intervals, added as if "
         f"the samples were independent: {'; '.join(map(str, readings))}."
     )
-    text = f"{words}\n\n{markdown(scored, columns).rstrip()}\n\n{quoted('mauve').rstrip()}"
+    text = f"{words}\n\n{_scores(scored, 'highest')}\n\n{quoted('mauve').rstrip()}"
     return Part(text=text, readings={"CoFRe - MDLM": readings})
 
 
@@ -105,13 +107,6 @@ def _at(page: Page, line: Line, budget: int) -> Sampling:
     return Sampling(budget=budget, temperature=1.0, seed=page.seed, **settings)
 
 
-class Answered(NamedTuple):
-    """What a model answered, by task."""
-
-    name: str
-    cells: dict[str, Interval]
-
-
 def _downstream(page: Page) -> Part:
     contestants = {"MDLM": MDLM, "CoFRe": cofre().contestant}
     page.train(contestants.values())
@@ -122,18 +117,16 @@ def _downstream(page: Page) -> Part:
     except (ValueError, OSError) as error:
         return Part(text=f"Not tried: {str(error).strip()}")
     answered = [
-        Answered(name, {row["task"]: Interval(**row["accuracy"]) for row in rows}) for name, rows in found.items()
+        Scored(name, {row["task"]: Interval(**row["accuracy"]) for row in rows}) for name, rows in found.items()
     ]
     chance = {row["task"]: row["chance"] for row in found["MDLM"]}
-    columns = [Column(title="model", value=lambda line: line.name)]
-    columns += [Column(title=task, value=lambda line, t=task: line.cells[t], digits=3) for task in TASKS]
     guesses = ", ".join(f"{task} {chance[task]:.3f}" for task in TASKS)
     words = (
         f"The share of right answers to {page.sizes.questions} questions of each task, by likelihoods of {DRAWS} "
         f"draws; 95 % intervals. Blind guessing has {guesses}. These models know simple stories only, so an accuracy "
         "within the interval of guessing says nothing of the method. RACE is in no package."
     )
-    return Part(text=f"{words}\n\n{markdown(answered, columns).rstrip()}\n\n{quoted('downstream').rstrip()}")
+    return Part(text=f"{words}\n\n{_scores(answered)}\n\n{quoted('downstream').rstrip()}")
 
 
 def _answers(page: Page, model: str) -> list[dict[str, Any]]:

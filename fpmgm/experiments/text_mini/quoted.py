@@ -3,6 +3,7 @@
 import json
 import re
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,6 @@ def _tables() -> dict[str, Any]:
 def quoted(name: str) -> str:
     """A table of the paper as Markdown, marked as quoted."""
     table = _tables()[name]
-    columns = [
-        Column(title=title or " ", value=lambda row, place=place: row[place])
-        for place, title in enumerate(table["header"])
-    ]
+    columns = [Column(title=title or " ", value=itemgetter(place)) for place, title in enumerate(table["header"])]
     judged = JUDGED if any(re.search(r"\d \(\d", cell) for row in table["rows"] for cell in row) else ""
     return f"{MARK}: {table['caption']}{judged}.\n\n{markdown(table['rows'], columns)}"

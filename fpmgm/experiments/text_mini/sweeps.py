@@ -15,6 +15,7 @@ from fpmgm.evaluation.tables import Column, markdown
 from fpmgm.evaluation.text import ENTROPY, GENERATIVE
 from fpmgm.experiments.text_mini.compared import (
     Measured,
+    Point,
     Versus,
     all_pairs,
     how_many,
@@ -206,7 +207,7 @@ def _grid(page: Page) -> Part:
     )
 
 
-def near_budgets(points: Sequence[tuple[str, int, float]]) -> list[tuple[tuple[str, int, float], ...]]:
+def near_budgets(points: Sequence[Point]) -> list[tuple[Point, Point]]:
     """For each point, the nearest one with fewer steps that costs at least as much, and at most half as much again."""
     found = []
     for ours in points:
