@@ -10,7 +10,7 @@ import torch
 
 from fpmgm.budget import ALLOCATIONS, AllocationName, Cost, spending_of
 from fpmgm.checkpoint import Model
-from fpmgm.codecs import Codec, TextCodec
+from fpmgm.codecs import Codec
 from fpmgm.draws import NUCLEI, Draw, NucleusName
 from fpmgm.guidance import GUIDANCES, Guidance, GuidanceName
 from fpmgm.masking import SCHEDULES, ScheduleName, mask_schedule_by_name
@@ -23,8 +23,6 @@ from fpmgm.sampling import Step, Timed, even_times, sample
 from fpmgm.schema import MAX_SAMPLES, require
 from fpmgm.solvers import SOLVERS, Solver, SolverName, check_tolerance, solver_by_name
 from fpmgm.transitions import Ancestral, Confidence, Halton, RacedAncestral, Transition, TransitionName
-
-NO_TEXTS = "these samples are no texts; see `shown`"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,10 +141,8 @@ class Generated:
     @property
     def continuations(self) -> list[str]:
         """What a text model wrote after the last token that was given, up to its end: the answer to a prompt."""
-        rows, codec = zip(self._ended, self.given, strict=True), self.codec
-        if not isinstance(codec, TextCodec):
-            raise ValueError(NO_TEXTS)
-        return [codec.show(row[given:], goes_on=given > 0) for row, given in rows]
+        rows = zip(self.texts, self._ended, self.given, strict=True)
+        return [text.removeprefix(self.codec.show(row[:given])) for text, row, given in rows]
 
     @property
     def whole(self) -> list[Any]:
@@ -162,7 +158,7 @@ class Generated:
 
 def _as_texts(shown: list[Any]) -> list[str]:
     if not all(isinstance(each, str) for each in shown):
-        raise ValueError(NO_TEXTS)
+        raise ValueError("these samples are no texts; see `shown`")
     return shown
 
 

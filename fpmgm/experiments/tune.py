@@ -128,7 +128,8 @@ def _blocks(config: Training) -> Axis:
     """As many blocks before the fixed point as after it."""
 
     def apply(config: Training, num: int) -> Training:
-        return replace(config, model=replace(config.model, num_pre=num, num_post=num))  # type: ignore[call-arg]
+        model: Any = config.model  # of any kind that has a fixed point
+        return replace(config, model=replace(model, num_pre=num, num_post=num))
 
     own = config.network.cost.pre
     return Axis(
@@ -181,7 +182,8 @@ def _numbers(name: str, own: float, factor: float) -> Axis:
     """A number of the consistency, on a logarithmic grid."""
 
     def apply(config: Training, value: float) -> Training:
-        return replace(config, objective=replace(config.objective, **{name: value}))  # type: ignore[arg-type]
+        objective: Any = config.objective
+        return replace(config, objective=replace(objective, **{name: value}))
 
     return Axis(
         name=name,
@@ -196,7 +198,8 @@ def _gaps(objective: Consistency) -> Axis:
     low, high = objective.gap_min, objective.gap_max
 
     def apply(config: Training, value: float) -> Training:
-        return replace(config, objective=replace(config.objective, gap_max=value))  # type: ignore[call-arg]
+        own: Any = config.objective
+        return replace(config, objective=replace(own, gap_max=value))
 
     return Axis(
         name=f"largest gap, from {low:g} on",
