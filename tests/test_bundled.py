@@ -27,7 +27,8 @@ def test_models_of_text_of_images_and_a_judge_of_each_are_bundled_and_small() ->
     assert {"fashion", "fashion-maskgit"} == set(IMAGES)
     assert {*TEXTS, *IMAGES, "fashion-classifier"} == set(NAMES)
     sizes = {name: sum(file.stat().st_size for file in (BUNDLED / name).iterdir()) for name in NAMES}
-    assert sum(sizes.values()) < 60e6
+    assert sum(sizes.values()) < 45e6
+    assert sum(sizes[name] for name in TEXTS) < 33e6
     assert sum(sizes[name] for name in IMAGES) < 12.2e6  # two models with their tokenizer, and their pictures
 
 
