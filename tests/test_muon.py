@@ -65,8 +65,7 @@ def image_model() -> Denoiser:
 def test_muon_moves_only_what_tokens_pass_and_all_else_as_adamw_does(small_model: Build, kind: str) -> None:
     build = small_model if kind == "text" else image_model
     muon, adamw = (
-        dict(stepped(build, OptimConfig(kind=name), num_steps=3).named_parameters())  # type: ignore[arg-type]
-        for name in ("muon", "adamw")
+        dict(stepped(build, OptimConfig(kind=name), num_steps=3).named_parameters()) for name in ("muon", "adamw")
     )
     others = {name for name in muon if not torch.equal(muon[name], adamw[name])}
     assert {name for name in others if "injection" in name} == {

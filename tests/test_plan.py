@@ -89,7 +89,8 @@ def test_passes_without_gradients_cost_a_third_and_keep_nothing() -> None:
 
 def test_a_teacher_adds_a_pass_and_a_frozen_one_its_weights() -> None:
     base, stage = small("poetry"), small("poetry-cofre")
-    stage = replace(stage, objective=replace(stage.objective, base=base.objective))
+    objective: Any = stage.objective
+    stage = replace(stage, objective=replace(objective, base=base.objective))
     positions = 16.0
     forward = pass_multiply_adds(base.network, 2 + 4.5, positions)
     assert update_multiply_adds(stage) - update_multiply_adds(base) == pytest.approx(forward, rel=1e-3)

@@ -5,7 +5,6 @@ Keller Jordan et al., "Muon: an optimizer for hidden layers in neural networks" 
 """
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -40,7 +39,7 @@ class Muon(torch.optim.AdamW):
         self.momentum = momentum
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+    def step(self, closure: Any = None) -> Any:
         for group in self.param_groups:
             if group["is_matrix"]:
                 for parameter in group["params"]:

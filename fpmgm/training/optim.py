@@ -87,7 +87,7 @@ def optimiser_of(denoiser: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, **settings)
 
 
-def _matrices(denoiser: nn.Module) -> Iterator[nn.Parameter]:
+def _matrices(denoiser: nn.Module) -> Iterator[Tensor]:
     """The weights of the linear layers that tokens pass in the blocks and in the injection."""
     for name, part in denoiser.named_modules():
         modulating: str | None = getattr(part, "modulating", None)
