@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Float, Int8
 from torch import Tensor, nn
 
+from fpmgm.backbones.network import Learned
 from fpmgm.denoiser import Denoiser
 from fpmgm.devices import check_pair, dtype_named
 from fpmgm.injection import MLPInjection
@@ -47,7 +48,7 @@ def _rounded(rows: Float[Tensor, "N I"]) -> tuple[Int8[Tensor, "N I"], Float[Ten
     return (rows / sizes).round_().to(torch.int8), sizes
 
 
-def in_precision(denoiser: Denoiser, device: torch.device, dtype: str) -> Denoiser:
+def in_precision(denoiser: Learned, device: torch.device, dtype: str) -> Learned:
     """A denoiser on a device, in the precision of that name; with int8 its blocks multiply whole numbers."""
     check_pair(device, dtype)
     denoiser = denoiser.to(device=device, dtype=dtype_named(dtype))

@@ -65,7 +65,7 @@ def test_a_reader_that_leaves_early_gets_no_traceback() -> None:
         (["train", "poetry", "--data.source", "NOWHERE", "--out", "OUT"], "no data at"),
         (["train", "poetry", "--trackers", "wandbb"], "unknown tracker 'wandbb'; did you mean 'wandb'?"),
         (["sample", "--budget", "2"], "smallest feasible budget is 3"),
-        (["sample", "--prompt", "word " * 200], "so a prompt may have 126 at most"),
+        (["sample", "--prompt", "word " * 300], "so a prompt may have 254 at most"),
         (["sample", "--infill", "no blank"], "has no blank to fill in"),
         (["sample", "--reuse", "three"], "did you mean 'three-state'?"),
         (["sample", "--watch", "--json"], "watch and json are both set"),
