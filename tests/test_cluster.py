@@ -199,7 +199,7 @@ def test_two_workers_of_which_one_is_killed_fill_the_table_of_one_process(
 ) -> None:
     text_model.save(tmp_path / "model")
     settings = [
-        Sampling(budget=budget, temperature=t) for budget in (12, 24, 48, 96) for t in (0.7, 0.8, 0.9, 1, 1.1, 1.2)
+        Sampling(budget=budget, temperature=t) for budget in (12, 24, 48, 96) for t in (0.7, 0.8, 0.9, 1.0, 1.1, 1.2)
     ]
     cells = [Cell(model=str(tmp_path / "model"), sampling=sampling) for sampling in settings]
     protocol = Protocol(num_samples=64)
