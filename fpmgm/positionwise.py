@@ -1,8 +1,9 @@
 """Position-wise solving: iterate where it matters, and let the other positions rest.
 
 A rule (`Where`) says which positions of which sequences run in an iteration. A position at rest keeps its hidden state,
-and the others still attend to it: its keys and values are computed once, from the state it rests at. The result is what
-a full computation gives that puts the states of positions at rest back after every iteration.
+and the others still attend to it as it was when it last ran: its keys and values are those of that iteration, and are
+not computed again. The result is what a full computation gives that shows the other positions the state that a position
+at rest entered its last iteration with.
 """
 
 import math
@@ -155,15 +156,17 @@ def solve_where(
     f is a fixed-point map that has parts. `tolerance` is that of whole sequences. The host waits for the device
     whenever other positions run than in the iteration before.
     """
-    run, parts = Run.of(h), _Parts(f, h)
+    run, seen = Run.of(h), h  # what a position was when it last ran is what the others attend to
+    has_tolerance = tolerance is not None or where.tolerance is not None
+    parts = _Parts(f, h, may_rest=where.tolerance is not None or bool(where.known.any()))
     points: list[Hidden] = []
     images: list[Hidden] = []
     runs = torch.ones_like(where.known) if where.whole_first else ~where.known
-    has_tolerance = tolerance is not None or where.tolerance is not None
     for n in range(num_iters):
-        if not parts.choose(runs, run.h):
+        seen = torch.where(runs[..., None], run.h, seen)
+        if not parts.choose(runs, seen, is_last=n == num_iters - 1):
             break
-        point, image = run.h, parts.image(run.h)
+        point, image = run.h, parts.image(seen, run.h)
         points, images = [*points, point][-memory:], [*images, image][-memory:]
         mixed = mix(points, images, runs)
         run.h = mixed if memory == 1 else torch.where(runs[..., None], mixed, point)
@@ -195,39 +198,40 @@ class _Residuals:
 class _Parts:
     """f at the positions that run: all of it, or a part that knows the others by their keys and values."""
 
-    def __init__(self, f: Any, h: Hidden) -> None:
+    def __init__(self, f: Any, h: Hidden, *, may_rest: bool) -> None:
         self.f = f
+        self.may_rest = may_rest  # whether keys and values of whole iterations will be needed
         self.kept: Any = None  # keys and values of all positions
-        self.stale = torch.ones(h.shape[:2], dtype=torch.bool, device=h.device)  # where they are not those of h
+        self.is_kept = torch.zeros(h.shape[:2], dtype=torch.bool, device=h.device)  # where there are any
         self.runs: Somewhere | None = None
-        self.part: Any = None  # None: all
+        self.part: Any = None  # None: all, and nothing is kept
 
-    def choose(self, runs: Somewhere, h: Hidden) -> bool:
+    def choose(self, runs: Somewhere, seen: Hidden, *, is_last: bool) -> bool:
         """Let those positions run from now on; False if there are none."""
-        if self.runs is None or not torch.equal(self.runs, runs):
-            places = Places.of(runs)
-            if not any(places.counts):
-                return False
-            is_whole = len(places.flat) == runs.numel()
-            if not is_whole:
-                self.kept = self.f.keys_for(h) if self.kept is None else self.kept
-                self._settle(self.stale & ~runs, h)
-            self.part = None if is_whole else self.f.part(places, self.kept)
-            self.runs = runs
-        self.stale = runs
+        if self.runs is not None and torch.equal(self.runs, runs):
+            return True
+        places = Places.of(runs)
+        if not any(places.counts):
+            return False
+        self.runs, self.part = runs, None
+        if len(places.flat) < runs.numel() or (self.may_rest and not is_last):
+            self.kept = self.f.keys_for(seen) if self.kept is None else self.kept
+            self._keep(~runs & ~self.is_kept, seen)
+            self.part = self.f.part(places, self.kept)
+            self.is_kept = self.is_kept | runs  # the iteration keeps them
         return True
 
-    def _settle(self, at: Somewhere, h: Hidden) -> None:
-        """Compute the keys and values of positions that have come to rest."""
+    def _keep(self, at: Somewhere, seen: Hidden) -> None:
+        """Compute keys and values of positions that rest and have not run in parts."""
         places = Places.of(at)
         if any(places.counts):
-            self.f.part(places, self.kept).settle(h)
+            self.f.part(places, self.kept).settle(seen)
 
-    def image(self, h: Hidden) -> Hidden:
-        """f(h) where positions run, h elsewhere."""
+    def image(self, seen: Hidden, h: Hidden) -> Hidden:
+        """f where positions run, h elsewhere."""
         if self.part is None:
             return self.f(h)
-        moved = self.part(h).to(h.dtype)
+        moved = self.part(seen).to(h.dtype)
         return h.flatten(0, 1).index_copy(0, self.part.places.flat, moved).view_as(h)
 
 
