@@ -1,6 +1,7 @@
 """Sweeps: resume, presets, what a row says."""
 
 import json
+import math
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -124,6 +125,23 @@ def test_every_preset_makes_feasible_cells_and_skips_plain_stacks_where_there_is
         assert len({sweep.key_of(cell, PROTOCOL) for cell in cells}) == len(cells), name
     steps = [cell.sampling.steps for cell in PRESETS["steps"]([folder, plain], Sampling(), (24,))]
     assert steps == [8, 6, 4, 3, 2, 1, 8]  # 24 over 3, 4, 5 or 6, 8, 10, 14; the plain stack has 3 blocks
+
+
+def test_a_sweep_of_positions_compares_every_rule_with_all_positions_sample_by_sample(
+    folder: str, tmp_path: Path, text_model: Model
+) -> None:
+    found = fpmgm.sweep(
+        "positions", folder, budgets=(24,), num_samples=3, judge=BUNDLED_JUDGE, out=str(tmp_path / "out")
+    )
+    lines = (tmp_path / "out" / "positions-pairs.md").read_text().splitlines()
+    assert [row.sampling.solve for row in found.rows] == ["all", "changed-and-masked", "changed-and-masked", "both"]
+    assert (
+        len([line for line in lines if line.startswith("|")]) == 2 + 3
+    )  # all positions are what others are set against
+    first, rested = found.rows[0], found.rows[2]
+    rested_nats, first_nats = ([nats or 0.0 for nats in row.per_sample["nats"]] for row in (rested, first))
+    ratio = math.exp(sum(rested_nats) / 3 - sum(first_nats) / 3)
+    assert f"| {rested.multiply_adds / first.multiply_adds:.2f} | {ratio:.3f} [" in lines[3]
 
 
 def test_an_infeasible_cell_is_refused_before_any_is_measured(

@@ -104,7 +104,8 @@ class SweepCommand(Sweep):
     preset: Annotated[str, tyro.conf.Positional]
     """What is varied: budgets, steps (by iterations, at equal budgets), steps-iterations (both, up to the largest
     budget), allocations (by reuse), reuse (its coefficients), gamma-masked and gamma-changed (the coefficients of the
-    paper's two tables), nucleus, solver (by tolerance), or grid (what --vary says)."""
+    paper's two tables), nucleus, solver (by tolerance), positions (where the solver iterates), or grid (what --vary
+    says)."""
     models: Annotated[tuple[str, ...], tyro.conf.Positional] = (DEFAULT,)
     """Bundled models, model folders, or hub ids owner/name."""
     out: str = "results"

@@ -113,6 +113,21 @@ def solver_cells(models: Sequence[str], base: Sampling, budgets: Sequence[int]) 
     yield from _grid([model for model in models if cost_of(model).fp], base, axes)
 
 
+RESTING: tuple[dict[str, Any], ...] = (
+    {"solve": "all"},
+    {"solve": "changed-and-masked"},
+    {"solve": "changed-and-masked", "whole_first": False},
+    {"solve": "both", "position_tolerance": 0.1},
+)
+"""The rules of which positions rest, all positions first."""
+
+
+def position_cells(models: Sequence[str], base: Sampling, budgets: Sequence[int]) -> Iterator[Cell]:
+    """Where the solver iterates: the rules of which positions rest."""
+    for model, budget, rule in product([model for model in models if cost_of(model).fp], budgets, RESTING):
+        yield Cell(model=model, sampling=replace(base, budget=budget, **rule))
+
+
 PRESETS: dict[str, Callable[[Sequence[str], Sampling, Sequence[int]], Iterator[Cell]]] = {
     "budgets": budget_cells,
     "steps": steps_cells,
@@ -123,6 +138,7 @@ PRESETS: dict[str, Callable[[Sequence[str], Sampling, Sequence[int]], Iterator[C
     "gamma-changed": changed_gamma_cells,
     "nucleus": nucleus_cells,
     "solver": solver_cells,
+    "positions": position_cells,
 }
 
 

@@ -1,10 +1,11 @@
 """A whole sweep as one call: cells are chosen, measured and laid out, and the best of them saved."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 from fpmgm.checkpoint import DEFAULT, find_folder, read_generation
 from fpmgm.cluster import OnWorkers
@@ -13,14 +14,18 @@ from fpmgm.evaluation.cells import Cell, axes_of, grid_cells, preset_by_name
 from fpmgm.evaluation.chosen import chosen_evaluator
 from fpmgm.evaluation.evaluator import ConventionName, Metric
 from fpmgm.evaluation.layout import COSTS, draw_rows, measured_columns, varied, write_tables
+from fpmgm.evaluation.paired import PairedRatio, paired_ratio
 from fpmgm.evaluation.rows import Row
 from fpmgm.evaluation.sweep import Protocol, run_sweep
-from fpmgm.files import write_json
+from fpmgm.evaluation.tables import Column, markdown
+from fpmgm.files import write_json, write_text
 from fpmgm.generation import Sampling
 from fpmgm.names import check_names
 
 GRID, CELLS = "grid", "cells"
 """Sweeps that have no preset: a grid of whatever varies, and cells that were given."""
+IN_PAIRS = ("positions",)
+"""Presets whose rows are also compared with the first one of their model and budget, sample by sample."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +35,8 @@ class Sweep(OnDevice, OnWorkers):
     preset: str
     """What is varied: budgets, steps (by iterations, at equal budgets), steps-iterations (both, up to the largest
     budget), allocations (by reuse), reuse (its coefficients), gamma-masked and gamma-changed (the coefficients of the
-    paper's two tables), nucleus, solver (by tolerance), or grid (what `vary` says)."""
+    paper's two tables), nucleus, solver (by tolerance), positions (where the solver iterates), or grid (what `vary`
+    says)."""
     models: tuple[str, ...] = (DEFAULT,)
     """Bundled models, model folders, or hub ids owner/name."""
     budgets: tuple[int, ...] = (24, 96)
@@ -120,7 +126,13 @@ def measure(asked: Sweep, cells: Sequence[Cell], *, on_cell: Callable[[Cell, int
     """Measure cells as a sweep asks for; write its tables and plots, and save the best, if it asks for that."""
     models = list(dict.fromkeys(cell.model for cell in cells))
     evaluator = chosen_evaluator(models, judge=asked.judge, device=asked.device, convention=asked.convention)
-    protocol = Protocol(num_samples=asked.num_samples, evaluator=evaluator, device=asked.device, dtype=asked.dtype)
+    protocol = Protocol(
+        num_samples=asked.num_samples,
+        evaluator=evaluator,
+        device=asked.device,
+        dtype=asked.dtype,
+        keeps_samples=asked.preset in IN_PAIRS and bool(asked.judge),
+    )
     with TemporaryDirectory() as scratch, asked.open_workers(asked.device) as workers:
         folder = Path(asked.out or scratch)
         rows = run_sweep(cells, protocol, folder / f"{asked.preset}.jsonl", on_cell=on_cell, workers=workers)
@@ -129,8 +141,45 @@ def measure(asked: Sweep, cells: Sequence[Cell], *, on_cell: Callable[[Cell, int
         files = [folder / f"{asked.preset}.jsonl"]
         files += write_tables(folder / asked.preset, [(rows, (*varied(rows), *COSTS, *measured_columns(rows)))])
         files += draw_rows(asked.preset, rows, folder, evaluator.primary, tuple(asked.axes))
+        if protocol.keeps_samples:
+            files.append(_write_pairs(folder / f"{asked.preset}-pairs.md", rows))
     saved = [save_best(model, rows, evaluator.primary) for model in asked.models] if asked.save else []
     return Swept(rows=tuple(rows), files=tuple(files), saved=tuple(saved))
+
+
+class _Pair(NamedTuple):
+    row: Row
+    first: Row
+    """The first row of its model and budget."""
+    found: PairedRatio
+
+
+def _write_pairs(file: Path, rows: Sequence[Row]) -> Path:
+    """A table of all rows against the first of their model and budget."""
+    first: dict[tuple[str, int], Row] = {}
+    pairs = []
+    for row in rows:
+        other = first.setdefault((row.model, row.budget), row)
+        if other is not row:
+            pairs.append(_Pair(row, other, paired_ratio(row, other)))
+    settings = [replace(column, value=partial(_of_row, column.value)) for column in varied(rows)]
+    write_text(file, markdown(pairs, (*settings, *PAIR_COLUMNS)) + f"\n{READING}\n")
+    return file
+
+
+def _of_row(value: Callable[[Row], Any], pair: _Pair) -> Any:
+    return value(pair.row)
+
+
+PAIR_COLUMNS = (
+    Column(title="multiply-adds", digits=2, value=lambda pair: pair.row.multiply_adds / pair.first.multiply_adds),
+    Column(title="generative perplexity", digits=3, value=lambda pair: pair.found.ratio),
+    Column(title="difference of entropies", digits=3, value=lambda pair: pair.found.entropy_difference),
+)
+READING = (
+    "Multiply-adds and generative perplexities per sample are divided by those of the first rule at the same budget. "
+    "Intervals are 95 %, by a paired bootstrap: all rules have the same random numbers."
+)
 
 
 def save_best(model: str, rows: Sequence[Row], primary: Metric) -> Path:
