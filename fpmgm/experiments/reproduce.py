@@ -14,6 +14,8 @@ from fpmgm.provenance import provenance
 IMAGES = "image-mini"
 ELSEWHERE = ("text-mini", "frontier", "owt", "imagenette")
 """Reports with settings of their own."""
+OF_IMAGES = ("dtype", "num_samples", "inception_samples")
+"""Settings that only the report on images uses."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +52,13 @@ class Reproduction(OnDevice, OnWorkers):
             raise ValueError(f"{self.report} has settings of its own; write fpmgm reproduce {self.report} first of all")
         if self.report == IMAGES and self.convention != "paper":
             raise ValueError(f"convention is {self.convention}, and {IMAGES} has no texts; leave --convention out")
+        if self.report in VARIANTS:
+            unused = [name for name in OF_IMAGES if getattr(self, name) != getattr(Reproduction, name)]
+            if unused:
+                given = f"{unused[0]} is {getattr(self, unused[0])}"
+                raise ValueError(
+                    f"{given}, and {self.report} does not use it; leave it out (samples: --contest-samples)"
+                )
 
 
 def reproduce(asked: Reproduction) -> Path:
