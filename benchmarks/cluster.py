@@ -37,7 +37,7 @@ def seconds_of(cells: list[Cell], num_samples: int, workers: Workers) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="text-mini")
+    parser.add_argument("--model", default="stories-fp")
     parser.add_argument("--budgets", type=int, nargs="+", default=[96, 128, 160, 192])
     parser.add_argument("--num-samples", type=int, default=64)
     asked = parser.parse_args()

@@ -89,6 +89,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--budgets", type=int, nargs="+", default=BUDGETS)
+    parser.add_argument("--contestants", nargs="+", help="besides mdlm; all of them without this")
     arguments = parser.parse_args()
     torch.set_num_threads(2)
     plain, fixed_point = random_denoiser(MDLM), random_denoiser(COFRE)
@@ -101,6 +102,10 @@ def main() -> None:
         **rested("cofre_diagonal", partial(draw, random_denoiser(DIAGONAL))),
         **rested("infill", partial(draw, fixed_point, given=0.5)),
     }
+    asked = {"mdlm", *(arguments.contestants or contestants)}
+    if unknown := asked - set(contestants):
+        parser.error(f"no contestant {min(unknown)}; there are {', '.join(contestants)}")
+    contestants = {name: run for name, run in contestants.items() if name in asked}
     print(json.dumps(provenance()))
     found: dict[int, dict[str, Timing]] = {}
     for index, budget in enumerate(arguments.budgets):
@@ -109,21 +114,22 @@ def main() -> None:
         found[budget] = interleave(runs, arguments.repeats)
         for name, timing in found[budget].items():
             print(f"budget {budget:4} {name:22} {timing}", flush=True)
-    total = sum(textbook.parts.values())
-    print("textbook: " + ", ".join(f"{part} {spent / total:.0%}" for part, spent in textbook.parts.items()))
+    if "textbook" in contestants:
+        total = sum(textbook.parts.values())
+        print("textbook: " + ", ".join(f"{part} {spent / total:.0%}" for part, spent in textbook.parts.items()))
 
     def by_budget(name: str, other: str = "mdlm") -> dict[str, float]:
-        return {str(budget): round(timings[name].against(timings[other]), 3) for budget, timings in found.items()}
+        pairs = {
+            budget: (timings[name], timings[other])
+            for budget, timings in found.items()
+            if name in timings and other in timings
+        }
+        return {str(budget): round(own.against(its), 3) for budget, (own, its) in pairs.items()}
 
-    first = found[arguments.budgets[0]]
-    result = {
-        "mdlm_vs_textbook": round(first["mdlm"].against(first["textbook"]), 3),
-        **{f"{name}_vs_mdlm": by_budget(name) for name in AGAINST_MDLM},
-        "infill_resting_vs_infill": by_budget("infill_resting", "infill"),
-        "infill_bare_vs_infill": by_budget("infill_bare", "infill"),
-        "cofre_vs_textbook": round(first["cofre"].against(first["textbook"]), 3),
-    }
-    print(json.dumps(result))
+    pairs = [("mdlm", "textbook"), ("cofre", "textbook"), *((name, "mdlm") for name in AGAINST_MDLM)]
+    pairs += [("infill_resting", "infill"), ("infill_bare", "infill")]
+    shown = [pair for pair in pairs if asked.issuperset(pair)]
+    print(json.dumps({f"{name}_vs_{other}": by_budget(name, other) for name, other in shown}))
 
 
 if __name__ == "__main__":

@@ -76,6 +76,7 @@ def test_warm_starts_are_compared_with_the_same_run_without(tmp_path: Path) -> N
     without, with_it = (replace(base, **each.changes) for each in (cold, warm))
     assert with_it.objective.warm_start == 0.5  # type: ignore[union-attr]
     assert replace(with_it, objective=without.objective) == without
+    assert (without.init, without.optim.lr) == ("stories-fp", pytest.approx(base.optim.lr / 3))
 
 
 @pytest.fixture
@@ -128,7 +129,13 @@ def test_warm_starts_are_trained_and_sampled_with_every_reuse_once(
     judge: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = WarmStarts(
-        folder=tmp_path / "out", runs=tmp_path / "runs", recipe="tiny", updates=4, num_seeds=2, budgets=(6, 12)
+        folder=tmp_path / "out",
+        runs=tmp_path / "runs",
+        recipe="tiny",
+        start="",
+        updates=4,
+        num_seeds=2,
+        budgets=(6, 12),
     )
     text, found = held.run(judge=judge, **TINY)
     assert [line["name"] for line in found["validation"]] == ["cold", "warm"]
@@ -146,3 +153,9 @@ def test_the_reports_are_known_by_name_and_need_a_judge() -> None:
         Reproduction(report="warm-start")
     with pytest.raises(ValueError, match="report injections compares generative perplexities; give --judge"):
         reproduce(Reproduction(report="injections", judge=""))
+
+
+@pytest.mark.parametrize(("name", "value"), [("dtype", "bfloat16"), ("num_samples", 3), ("inception_samples", 1)])
+def test_a_setting_that_a_report_does_not_use_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{name} is {value}, and injections does not use it"):
+        Reproduction(report="injections", **{name: value})

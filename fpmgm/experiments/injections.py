@@ -10,7 +10,7 @@ from fpmgm.injection import INJECTIONS
 from fpmgm.recipes import RECIPES
 
 RECIPE = "stories-fp"
-SHORT, NUM_SEEDS = 450, 3
+SHORT, NUM_SEEDS = 400, 3
 """Updates and seeds of every injection: at most 20 minutes of one core for a run."""
 LONG = 2000
 PAIR = ("mlp", "diagonal")

@@ -1,6 +1,7 @@
 """Variants of one recipe, trained with the same seeds and compared at equal updates and at equal time.
 
 Learning rates stay constant after the warm-up, so that every point of a run is as good a place to compare as its end.
+Updates run in bfloat16, as they do on GPUs; a CPU that multiplies it takes 0.7 of the time of float32.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fpmgm.cluster import HERE, Workers
-from fpmgm.evaluation.frontier_asked import TEMPERATURES, Frontiers
+from fpmgm.evaluation.frontier_asked import Frontiers
 from fpmgm.evaluation.frontier_found import Found
 from fpmgm.evaluation.frontier_page import PAIRS
 from fpmgm.evaluation.frontiers import run_frontiers
@@ -39,6 +40,7 @@ def variant(name: str, recipe: str, *, updates: int, num_seeds: int, **changes: 
     cut: dict[str, Any] = {
         "optim": optim,
         "updates": updates,
+        "mixed_precision": "bf16",
         "validate_every": min(EVERY, updates),
         "snapshot_every": min(EVERY, updates),
         "validation_sequences": min(128, base.validation_sequences),
@@ -73,7 +75,7 @@ class Comparison:
     """The folder of the run folders."""
     variants: tuple[Contestant, ...]
     budgets: tuple[int, ...] = (24, 96)
-    temperatures: tuple[float, ...] = TEMPERATURES
+    temperatures: tuple[float, ...] = (0.8, 1.0, 1.2)
     num_samples: int = 64
     """Samples of a seed at each point of a frontier."""
     judge: str = "stories-source"

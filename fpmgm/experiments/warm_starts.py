@@ -1,5 +1,5 @@
-"""Does a network that has seen the sampler's warm starts in training reuse solutions better? One recipe with and
-without them, sampled with every reuse at high budgets."""
+"""Does a network that has seen the sampler's warm starts in training reuse solutions better? A model goes on learning
+with and without them, and is sampled with every reuse at high budgets."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,10 +20,14 @@ from fpmgm.reuse import ReuseName
 from fpmgm.training.folder import MODEL
 
 RECIPE = "stories-fp"
-UPDATES, NUM_SEEDS = 1000, 3
+START = "stories-fp"
+"""The model that both go on from."""
+UPDATES, NUM_SEEDS = 200, 3
+RATE = 1 / 3
+"""The learning rate, over that of the recipe: the model has learned with a rate that fell to 0."""
 SHARE = 0.5
 """Of the updates that start warm."""
-BUDGETS = (96, 192, 384, 768)
+BUDGETS = (192, 768)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +37,8 @@ class WarmStarts:
     folder: Path
     runs: Path
     recipe: str = RECIPE
+    start: str = START
+    """The model that both go on from; empty: fresh weights."""
     updates: int = UPDATES
     num_seeds: int = NUM_SEEDS
     budgets: tuple[int, ...] = BUDGETS
@@ -40,15 +46,18 @@ class WarmStarts:
     @property
     def variants(self) -> tuple[Contestant, Contestant]:
         """The recipe as it is, and with warm starts."""
-        objective: Any = RECIPES[self.recipe].objective
-        warm = replace(objective, warm_start=SHARE)
-        sizes: dict[str, int] = {"updates": self.updates, "num_seeds": self.num_seeds}
-        return variant("cold", self.recipe, **sizes), variant("warm", self.recipe, objective=warm, **sizes)
+        base = RECIPES[self.recipe]
+        objective: Any = base.objective
+        cold = variant("cold", self.recipe, updates=self.updates, num_seeds=self.num_seeds)
+        stage = {"init": self.start, "optim": replace(cold.changes["optim"], lr=RATE * base.optim.lr)}
+        cold = replace(cold, changes={**cold.changes, **(stage if self.start else {})})
+        warm = {**cold.changes, "objective": replace(objective, warm_start=SHARE)}
+        return cold, replace(cold, name="warm", changes=warm)
 
     def run(self, **settings: Any) -> tuple[str, dict[str, Any]]:
         """Both parts, as Markdown and as JSON can hold it; settings are fields of `Comparison`."""
         compared = Comparison(
-            title=f"{self.num_seeds} seeds of {self.updates:,} updates",
+            title=f"{self.num_seeds} seeds of {self.updates:,} updates, from {self.start or 'fresh weights'}",
             folder=self.folder,
             runs=self.runs,
             variants=self.variants,
