@@ -37,9 +37,15 @@ def write_json(file: Path, content: dict[str, Any]) -> None:
 
 
 def write_tensors(tensors: dict[str, Tensor], file: Path) -> None:
-    """Write a safetensors file into a scratch folder; a full disk is an OSError, as it is for any other file."""
+    """Write a safetensors file into a scratch folder; a full disk is an OSError, as it is for any other file.
+
+    Its permissions are those of any other new file. safetensors by itself lets nobody but the owner read it.
+    """
+    file.touch()
+    mode = file.stat().st_mode
     try:
         save_file(tensors, file, metadata={"format": "pt"})
+        file.chmod(mode)
     except SafetensorError as error:
         raise OSError(f"cannot write {file}: {error}") from error
 

@@ -4,8 +4,9 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
-from fpmgm.files import append_line, remove_leftovers, whole_folder, write_json, write_text
+from fpmgm.files import append_line, remove_leftovers, whole_folder, write_json, write_tensors, write_text
 
 DEAD = 4_194_305  # above the largest process id there can be
 
@@ -25,6 +26,12 @@ def test_a_link_to_a_file_stays_a_link(tmp_path: Path) -> None:
     write_text(tmp_path / "link", "new")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "real" / "a.txt").read_text() == "new"
+
+
+def test_tensors_may_be_read_by_whoever_may_read_other_new_files(tmp_path: Path) -> None:
+    write_text(tmp_path / "text", "")
+    write_tensors({"a": torch.zeros(2)}, tmp_path / "tensors")
+    assert (tmp_path / "tensors").stat().st_mode == (tmp_path / "text").stat().st_mode
 
 
 def test_a_folder_that_fails_to_be_written_leaves_the_one_before(tmp_path: Path) -> None:
