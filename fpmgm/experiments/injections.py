@@ -48,7 +48,13 @@ class Injections:
             variants=tuple(kinds),
             **settings,
         )
-        longer = replace(many, title=f"One pair of {self.long:,} updates", within="long", variants=tuple(pair))
+        longer = replace(
+            many,
+            title=f"One pair of {self.long:,} updates",
+            within="long",
+            variants=tuple(pair),
+            budgets=(*many.budgets, 4 * max(many.budgets)),
+        )
         many.workers.run({**many.work(), **longer.work()}, "runs")  # all of them before anything is measured
         (first, rows), (second, more) = many.report(), longer.report()
         return f"{first}\n{second}", {"short": rows, "long": more}

@@ -74,8 +74,8 @@ class Comparison:
     runs: Path
     """The folder of the run folders."""
     variants: tuple[Contestant, ...]
-    budgets: tuple[int, ...] = (24, 96)
-    temperatures: tuple[float, ...] = (0.8, 1.0, 1.2)
+    budgets: tuple[int, ...] = (24,)
+    temperatures: tuple[float, ...] = (0.8, 1.0)
     num_samples: int = 64
     """Samples of a seed at each point of a frontier."""
     judge: str = "stories-source"

@@ -27,7 +27,7 @@ RATE = 1 / 3
 """The learning rate, over that of the recipe: the model has learned with a rate that fell to 0."""
 SHARE = 0.5
 """Of the updates that start warm."""
-BUDGETS = (192, 768)
+BUDGETS = (96, 384)
 
 
 @dataclass(frozen=True, kw_only=True)
