@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from fpmgm.names import choose
-from fpmgm.types import Counts, Hidden, PerSequence, Places, Solved, Somewhere, Tokens
+from fpmgm.types import Counts, Hidden, PerSequence, Places, Positions, Solved, Somewhere, Tokens
 
 SolveName = Literal["all", "changed-and-masked", "tolerance", "both"]
 SOLVES: dict[str, str] = {
@@ -34,8 +34,16 @@ class Resting:
     """Which positions rest in one solve."""
 
     known: Somewhere  # they rest from the start, or after a first iteration of all
+    given: Somewhere | None = None  # of those, the ones that rest from the start in any case
     tolerance: float | None = None  # any other rests once its own residual is at most this
     whole_first: bool = True
+
+    @property
+    def first(self) -> Somewhere:
+        """The positions that run in the first iteration."""
+        if not self.whole_first:
+            return ~self.known
+        return torch.ones_like(self.known) if self.given is None else ~self.given
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +55,7 @@ class Where:
     tolerance: float | None = None
     """A position rests once its own relative residual is at most this; None: never for that reason."""
     whole_first: bool = True
-    """Whether the first iteration of a step runs everywhere all the same."""
+    """Whether the first iteration of a step runs at all tokens that were not given, all the same."""
 
     def __post_init__(self) -> None:
         if self.tolerance is not None and not 0 <= self.tolerance < math.inf:
@@ -67,12 +75,14 @@ class Where:
                 "no token is masked, so solve changed-and-masked leaves nothing to iterate; mask some, or solve all"
             )
 
-    def resting(self, z: Tokens, last: Solved | None, *, num_hidden: int, mask_id: int) -> Resting:
+    def resting(self, z: Tokens, last: Solved | None, *, is_given: Positions, num_hidden: int, mask_id: int) -> Resting:
         """The positions that rest in a solve for z, after that of the last step. In the first step all run."""
         known = torch.zeros(len(z), num_hidden, dtype=torch.bool, device=z.device)
+        given = None
         if self.changed_and_masked and last is not None:
-            known = F.pad((z == last.z) & (z != mask_id), (0, num_hidden - z.shape[1]))
-        return Resting(known=known, tolerance=self.tolerance, whole_first=self.whole_first)
+            room = (0, num_hidden - z.shape[1])
+            known, given = F.pad((z == last.z) & (z != mask_id), room), F.pad(is_given, room)
+        return Resting(known=known, given=given, tolerance=self.tolerance, whole_first=self.whole_first)
 
 
 def where_by_name(name: str, *, position_tolerance: float | None, whole_first: bool, has_solver: bool) -> Where | None:
@@ -103,7 +113,7 @@ class PositionSettings:
     position_tolerance: float | None = None
     """The relative residual at which a position rests, for solve tolerance and both."""
     whole_first: bool = True
-    """Whether the first iteration of a step runs everywhere, whatever rests later."""
+    """Whether the first iteration of a step runs at all tokens that were not given, whatever rests later."""
     budget_in: Literal["blocks", "positions"] = "blocks"
     """What the budget counts. blocks: block evaluations, wherever a block runs. positions: the work at positions. Then
     iterations are planned so that the work expected is that of `budget` blocks that run everywhere."""
@@ -161,7 +171,7 @@ def solve_where(
     parts = _Parts(f, h, may_rest=where.tolerance is not None or bool(where.known.any()))
     points: list[Hidden] = []
     images: list[Hidden] = []
-    runs = torch.ones_like(where.known) if where.whole_first else ~where.known
+    runs = where.first
     for n in range(num_iters):
         seen = torch.where(runs[..., None], run.h, seen)
         if not parts.choose(runs, seen, is_last=n == num_iters - 1):
