@@ -22,12 +22,12 @@ from fpmgm.training.folder import MODEL
 RECIPE = "stories-fp"
 START = "stories-fp"
 """The model that both go on from."""
-UPDATES, NUM_SEEDS = 200, 3
+UPDATES, NUM_SEEDS = 150, 3
 RATE = 1 / 3
 """The learning rate, over that of the recipe: the model has learned with a rate that fell to 0."""
 SHARE = 0.5
 """Of the updates that start warm."""
-BUDGETS = (96, 384)
+BUDGETS = (384,)
 
 
 @dataclass(frozen=True, kw_only=True)
