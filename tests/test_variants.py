@@ -11,12 +11,14 @@ from fpmgm import recipes
 from fpmgm.backbones.dit import Network
 from fpmgm.data.text import TextConfig
 from fpmgm.evaluation import sweep
+from fpmgm.evaluation.latency import Timing
+from fpmgm.experiments import update_times, variants
 from fpmgm.experiments.injections import LONG, NUM_SEEDS, PAIR, SHORT, Injections, of_kind
 from fpmgm.experiments.reproduce import Reproduction, reproduce
 from fpmgm.experiments.variants import Comparison, variant
 from fpmgm.experiments.warm_starts import WarmStarts
 from fpmgm.injection import INJECTIONS
-from fpmgm.objectives import NextToken
+from fpmgm.objectives import MaskedCrossEntropy, NextToken
 from fpmgm.training import loop
 from fpmgm.training.config import Training
 from fpmgm.training.loop import train
@@ -27,26 +29,26 @@ VERSE = "".join(f"line {i} of a poem about the {word}\n" for i in range(300) for
 TINY: dict[str, Any] = {"budgets": (6,), "temperatures": (0.5, 1.5), "num_samples": 4}
 
 
-def write_metrics(folder: Path, seconds: float, validations: dict[int, float]) -> None:
-    """The metrics of a run of 200 updates, one of which was interrupted for an hour."""
+def write_metrics(folder: Path, validations: dict[int, float]) -> None:
+    """The metrics of a run of 200 updates."""
     folder.mkdir(parents=True)
     rows = []
     for update in range(1, 201):
-        row: dict[str, float] = {"update": update, "loss": 1.0, "seconds": seconds * (1 + update % 3)}
-        row["seconds"] += 3600 if update == 17 else 0
+        row: dict[str, float] = {"update": update, "loss": 1.0, "seconds": 1.0}
         if update in validations:
             row |= {"validation": validations[update], "validation_error": 0.1}
         rows.append(row)
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def test_a_faster_variant_makes_more_updates_in_equal_time(tmp_path: Path) -> None:
+def test_a_faster_variant_makes_more_updates_in_equal_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow, fast = (variant(name, "poetry", updates=200, num_seeds=2) for name in ("slow", "fast"))
     held = Comparison(title="", folder=tmp_path / "out", runs=tmp_path / "runs", variants=(slow, fast))
     for index, (_, folder) in enumerate(slow.folders(held.runs)):
-        write_metrics(folder, 2.0, {100: 60.0 + index, 200: 40.0})
+        write_metrics(folder, {100: 60.0 + index, 200: 40.0})
     for _, folder in fast.folders(held.runs):
-        write_metrics(folder, 1.5, {100: 70.0, 200: 50.0})
+        write_metrics(folder, {100: 70.0, 200: 50.0})
+    monkeypatch.setattr(variants, "update_seconds", lambda configs: {"slow": 2.0, "fast": 1.5})
     first, second = held.lines()
     assert (first.name, first.time, first.updates) == ("slow", 1.0, 150)
     assert (second.name, second.time, second.updates) == ("fast", 0.75, 200)
@@ -56,6 +58,25 @@ def test_a_faster_variant_makes_more_updates_in_equal_time(tmp_path: Path) -> No
     assert held._model(Path("run"), 124) == "run/snapshots/update-00000100"
     assert held._model(Path("run"), first.updates) == "run/snapshots/update-00000150"
     assert held._model(Path("run"), 176) == "run/model"
+    monkeypatch.setattr(variants, "update_seconds", lambda configs: pytest.fail("timed again"))
+    assert held.lines() == [first, second]
+
+
+def test_an_update_that_may_start_warm_takes_the_mean_of_both_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    def timed(contestants: dict[str, Any], repeats: int) -> dict[str, Timing]:
+        for run in contestants.values():
+            run()  # both updates, in the precision of the run
+        return {name: Timing((6.0 if name.endswith("1.0") else 2.0,)) for name in contestants}
+
+    monkeypatch.setattr(update_times, "interleave", timed)
+    base = Training(
+        model=Network(width=16, num_heads=2, num_pre=1, num_fp=1, num_post=1, cond_width=8, dropout=0.0),
+        data=TextConfig(source="unread.txt", tokenizer="bpe-300", length=16),
+        mixed_precision="bf16",
+        batch_size=2,
+    )
+    warm = replace(base, objective=MaskedCrossEntropy(warm_start=0.25))
+    assert update_times.update_seconds({"cold": base, "warm": warm}) == {"cold": 1.0, "warm": 1.5}
 
 
 def test_every_injection_is_cut_from_one_recipe_and_differs_in_nothing_else() -> None:

@@ -7,7 +7,7 @@ Updates run in bfloat16, as they do on GPUs; a CPU that multiplies it takes 0.7 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,13 +21,15 @@ from fpmgm.evaluation.plots import lines_by_update
 from fpmgm.evaluation.sweep import announce
 from fpmgm.evaluation.tables import Column, markdown
 from fpmgm.experiments.contestants import Contestant
+from fpmgm.experiments.update_times import update_seconds
+from fpmgm.files import write_json
 from fpmgm.recipes import RECIPES
+from fpmgm.schema import parse_object, read_text
 from fpmgm.training.folder import MODEL, SNAPSHOTS
 from fpmgm.training.metrics import read_metrics
 
 EVERY = 50
 """Updates between validations, and between models that are kept."""
-INTERRUPTED = 5
 TIMED = "equal-time"
 EQUAL = {"equal updates": "equal-updates", "equal time": TIMED}
 """What variants are compared at, and the folders of these frontiers."""
@@ -53,7 +55,7 @@ class Line(NamedTuple):
 
     name: str
     time: float
-    """Of its updates, over those of the first variant."""
+    """Of an update, over that of the first variant."""
     updates: int
     """That it makes in the time in which the fastest makes all of its own."""
     at_updates: list[float]
@@ -123,9 +125,13 @@ class Comparison:
         return found
 
     def _times(self) -> dict[str, float]:
-        """Seconds of a run over those of the first variant, whose updates have the same numbers of iterations."""
-        seconds = {each.name: sum(_seconds(run) for _, run in each.folders(self.runs)) for each in self.variants}
-        return {name: own / seconds[self.variants[0].name] for name, own in seconds.items()}
+        """Seconds of an update over those of the first variant, measured once."""
+        file = self.folder / self._place("times.json")
+        if not file.exists():
+            configs = {each.name: each.config(0, self.runs) for each in self.variants}
+            write_json(file, update_seconds(configs))
+        seconds = parse_object(read_text(file), str(file))
+        return {each.name: seconds[each.name] / seconds[self.variants[0].name] for each in self.variants}
 
     def _draw(self) -> str:
         series = {
@@ -183,13 +189,6 @@ def _at(curve: Sequence[tuple[int, float]], update: int) -> float:
     return float(np.interp(update, updates, values))
 
 
-def _seconds(folder: Path) -> float:
-    """Of all updates of a run; one that was interrupted, so that it took very long, counts as INTERRUPTED medians."""
-    found = [row["seconds"] for row in read_metrics(folder)]
-    longest = INTERRUPTED * median(found)
-    return sum(min(each, longest) for each in found)
-
-
 def _by_seed(values: Sequence[float]) -> str:
     return ", ".join(f"{value:.1f}" for value in values)
 
@@ -207,8 +206,8 @@ COLUMNS = (
 
 def _words(lines: Sequence[Line], num_updates: int) -> str:
     return (
-        f"Validation perplexities of runs of {num_updates:,} updates. Times are those of all updates over those of "
-        f"{lines[0].name}. At equal time, each variant has made as many updates as fit into the time in which the "
-        "fastest makes all of its own; between validations the perplexity is read from a straight line, and frontiers "
-        f"are of the nearest multiple of {EVERY} updates."
+        f"Validation perplexities of runs of {num_updates:,} updates. Times are those of updates that were timed in "
+        f"turns, over those of {lines[0].name}. At equal time, each variant has made as many updates as fit into the "
+        "time in which the fastest makes all of its own; between validations the perplexity is read from a straight "
+        f"line, and frontiers are of the nearest multiple of {EVERY} updates."
     )
