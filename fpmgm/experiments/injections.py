@@ -18,10 +18,9 @@ PAIR = ("mlp", "diagonal")
 
 
 def of_kind(kind: str, recipe: str, *, updates: int, num_seeds: int) -> Contestant:
-    """The recipe with such an injection. `diagonal` starts as it is published, the others as the recipe has it."""
+    """The recipe with such an injection. `diagonal` starts as it is published, the others as (h + u)/2."""
     model: Any = RECIPES[recipe].model
-    start = {"injection_start": "random"} if kind == "diagonal" else {}
-    changed = replace(model, injection=kind, **start)
+    changed = replace(model, injection=kind, injection_start="random" if kind == "diagonal" else "mean")
     name = f"{kind}, {updates} updates" if num_seeds == 1 else kind
     return variant(name, recipe, updates=updates, num_seeds=num_seeds, model=changed)
 

@@ -95,8 +95,9 @@ def l_cons_choices(page: Page) -> tuple[Contestant, ...]:
 
 
 def scratch(name: str, recipe: str, updates: int, **changes: Any) -> Contestant:
-    """A base recipe cut short, with fresh weights."""
-    return variant(name, recipe, updates=updates, num_seeds=1, snapshot_every=0, **changes)
+    """A base recipe cut short, with fresh weights and, if it has a fixed point, the paper's injection."""
+    papers = {"model": RECIPES[CONS].model} if recipe == SHALLOW else {}
+    return variant(name, recipe, updates=updates, num_seeds=1, snapshot_every=0, **{**papers, **changes})
 
 
 def tenths(page: Page) -> tuple[Contestant, Contestant]:
@@ -118,7 +119,7 @@ def from_start(page: Page) -> Contestant:
 
 def shapes(page: Page) -> tuple[Contestant, ...]:
     """Blocks before and after the fixed point."""
-    model: Any = RECIPES[SHALLOW].model
+    model: Any = RECIPES[CONS].model
     return tuple(
         scratch(f"FP {num}/{num}", SHALLOW, page.sizes.proxy, model=replace(model, num_pre=num, num_post=num))
         for num in (1, 2, 3, 4)
