@@ -1,9 +1,9 @@
 """Position-wise solving: iterate where it matters, and let the other positions rest.
 
 A rule (`Where`) says which positions of which sequences run in an iteration. A position at rest keeps its hidden state,
-and the others still attend to it as it was when it last ran: its keys and values are those of that iteration, and are
-not computed again. The result is what a full computation gives that shows the other positions the state that a position
-at rest entered its last iteration with.
+and the others still attend to it as it was when it last ran, in this step or in an earlier one: its keys and values are
+those of that iteration, and are not computed again. The result is what a full computation gives whose block reads, at a
+position at rest, what it read there last.
 """
 
 import math
@@ -29,6 +29,14 @@ SOLVES: dict[str, str] = {
 PerPosition = Float[Tensor, "B S"]
 
 
+class Seen:
+    """What positions are seen by, as they last ran, from step to step of one sampling run: nothing at first."""
+
+    def __init__(self) -> None:
+        self.kept: Any = None  # keys and values of all positions
+        self.is_kept: Somewhere | None = None  # where there are any
+
+
 @dataclass(frozen=True, kw_only=True)
 class Resting:
     """Which positions rest in one solve."""
@@ -37,6 +45,7 @@ class Resting:
     given: Somewhere | None = None  # of those, the ones that rest from the start in any case
     tolerance: float | None = None  # any other rests once its own residual is at most this
     whole_first: bool = True
+    seen: Seen | None = None  # of the steps before; None: this solve stands alone
 
     @property
     def first(self) -> Somewhere:
@@ -75,14 +84,16 @@ class Where:
                 "no token is masked, so solve changed-and-masked leaves nothing to iterate; mask some, or solve all"
             )
 
-    def resting(self, z: Tokens, last: Solved | None, *, is_given: Positions, num_hidden: int, mask_id: int) -> Resting:
+    def resting(
+        self, z: Tokens, last: Solved | None, *, is_given: Positions, num_hidden: int, mask_id: int, seen: Seen
+    ) -> Resting:
         """The positions that rest in a solve for z, after that of the last step. In the first step all run."""
         known = torch.zeros(len(z), num_hidden, dtype=torch.bool, device=z.device)
         given = None
         if self.changed_and_masked and last is not None:
             room = (0, num_hidden - z.shape[1])
             known, given = F.pad((z == last.z) & (z != mask_id), room), F.pad(is_given, room)
-        return Resting(known=known, given=given, tolerance=self.tolerance, whole_first=self.whole_first)
+        return Resting(known=known, given=given, tolerance=self.tolerance, whole_first=self.whole_first, seen=seen)
 
 
 def where_by_name(name: str, *, position_tolerance: float | None, whole_first: bool, has_solver: bool) -> Where | None:
@@ -166,22 +177,21 @@ def solve_where(
     f is a fixed-point map that has parts. `tolerance` is that of whole sequences. The host waits for the device
     whenever other positions run than in the iteration before.
     """
-    run, seen = Run.of(h), h  # what a position was when it last ran is what the others attend to
-    has_tolerance = tolerance is not None or where.tolerance is not None
-    parts = _Parts(f, h, may_rest=where.tolerance is not None or bool(where.known.any()))
+    run, parts = Run.of(h), _Parts(f, h, where)
     points: list[Hidden] = []
     images: list[Hidden] = []
-    runs = where.first
+    runs, has_tolerance = where.first, tolerance is not None or where.tolerance is not None
+    told = {num_iters - 1, 0} if bool(where.known.all(dim=1).any()) else {num_iters - 1}
     for n in range(num_iters):
-        seen = torch.where(runs[..., None], run.h, seen)
-        if not parts.choose(runs, seen, is_last=n == num_iters - 1):
+        if not parts.choose(runs, run.h, is_last=n == num_iters - 1):
             break
-        point, image = run.h, parts.image(seen, run.h)
+        # Without a tolerance, the last iteration tells the residual, or the first where nothing runs after it.
+        is_told = has_tolerance or n in told
+        point, image = run.h, parts.image(run.h, in_place=n > 0 and memory == 1 and not is_told)
         points, images = [*points, point][-memory:], [*images, image][-memory:]
         mixed = mix(points, images, runs)
         run.h = mixed if memory == 1 else torch.where(runs[..., None], mixed, point)
-        # Without a tolerance, what ran in the first iteration or runs in the last tells the residual.
-        found = _Residuals.of(point, image, runs) if has_tolerance or n in (0, num_iters - 1) else None
+        found = _Residuals.of(point, image, runs) if is_told else None
         run.note(runs, found.by_sequence if found else None)
         runs = runs & ~where.known
         if found and where.tolerance is not None:
@@ -208,15 +218,19 @@ class _Residuals:
 class _Parts:
     """f at the positions that run: all of it, or a part that knows the others by their keys and values."""
 
-    def __init__(self, f: Any, h: Hidden, *, may_rest: bool) -> None:
+    def __init__(self, f: Any, h: Hidden, where: Resting) -> None:
         self.f = f
-        self.may_rest = may_rest  # whether keys and values of whole iterations will be needed
-        self.kept: Any = None  # keys and values of all positions
-        self.is_kept = torch.zeros(h.shape[:2], dtype=torch.bool, device=h.device)  # where there are any
+        self.seen = where.seen or Seen()
+        self.is_needed = where.seen is not None  # whether later steps need keys and values
+        self.may_rest = self.is_needed or where.tolerance is not None or bool(where.known.any())
+        if self.seen.is_kept is None or self.seen.is_kept.shape != h.shape[:2]:
+            self.seen.kept = None
+            self.seen.is_kept = torch.zeros(h.shape[:2], dtype=torch.bool, device=h.device)
+        self.state = h  # of positions as they last ran, which only several blocks read
         self.runs: Somewhere | None = None
         self.part: Any = None  # None: all, and nothing is kept
 
-    def choose(self, runs: Somewhere, seen: Hidden, *, is_last: bool) -> bool:
+    def choose(self, runs: Somewhere, h: Hidden, *, is_last: bool) -> bool:
         """Let those positions run from now on; False if there are none."""
         if self.runs is not None and torch.equal(self.runs, runs):
             return True
@@ -224,25 +238,31 @@ class _Parts:
         if not any(places.counts):
             return False
         self.runs, self.part = runs, None
-        if len(places.flat) < runs.numel() or (self.may_rest and not is_last):
-            self.kept = self.f.keys_for(seen) if self.kept is None else self.kept
-            self._keep(~runs & ~self.is_kept, seen)
-            self.part = self.f.part(places, self.kept)
-            self.is_kept = self.is_kept | runs  # the iteration keeps them
+        if len(places.flat) < runs.numel() or self.is_needed or (self.may_rest and not is_last):
+            seen = self.seen
+            assert seen.is_kept is not None
+            seen.kept = self.f.keys_for(h) if seen.kept is None else seen.kept
+            self._keep(~runs & ~seen.is_kept, h)
+            self.part = self.f.part(places, seen.kept)
+            seen.is_kept = seen.is_kept | runs  # the iteration keeps them
         return True
 
-    def _keep(self, at: Somewhere, seen: Hidden) -> None:
-        """Compute keys and values of positions that rest and have not run in parts."""
+    def _keep(self, at: Somewhere, h: Hidden) -> None:
+        """Compute keys and values of positions that rest and have never run in parts."""
         places = Places.of(at)
         if any(places.counts):
-            self.f.part(places, self.kept).settle(seen)
+            self.f.part(places, self.seen.kept).settle(h)
 
-    def image(self, seen: Hidden, h: Hidden) -> Hidden:
-        """f where positions run, h elsewhere."""
+    def image(self, h: Hidden, *, in_place: bool) -> Hidden:
+        """f where positions run, h elsewhere; h itself may be written to if it is nobody else's."""
         if self.part is None:
             return self.f(h)
-        moved = self.part(seen).to(h.dtype)
-        return h.flatten(0, 1).index_copy(0, self.part.places.flat, moved).view_as(h)
+        assert self.runs is not None
+        if self.seen.kept is None:  # several blocks
+            self.state = torch.where(self.runs[..., None], h, self.state)
+        moved = self.part(self.state if self.seen.kept is None else h).to(h.dtype)
+        flat = h.flatten(0, 1)
+        return (flat.index_copy_ if in_place else flat.index_copy)(0, self.part.places.flat, moved).view_as(h)
 
 
 def _norms(x: Tensor) -> Tensor:

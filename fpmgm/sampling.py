@@ -17,7 +17,7 @@ from fpmgm.devices import has_float64
 from fpmgm.draws import Draw, exact
 from fpmgm.guidance import Asked, Guidance
 from fpmgm.masking import without_mask
-from fpmgm.positionwise import Resting, Where
+from fpmgm.positionwise import Resting, Seen, Where
 from fpmgm.randomness import Streams
 from fpmgm.reuse import Reuse, no_reuse
 from fpmgm.solvers import PositionSolver, Solution, Solver, picard
@@ -128,7 +128,7 @@ def sample(
     state = _first_state(z, denoiser.mask_id)
     spent = torch.zeros(len(z), dtype=torch.long, device=z.device)
     worked = torch.zeros_like(spent)
-    last = None
+    last, seen = None, Seen()
     memory = denoiser.memory(z.device)
     with evaluating(denoiser), denoiser.injection.folded() if denoiser.injection else nullcontext():
         for index, (num_iters, (t, t_next)) in enumerate(zip(iterations, pairwise(times), strict=True)):
@@ -142,7 +142,7 @@ def sample(
             if where is not None:
                 is_given = state.is_given.repeat(len(asked.z) // len(z), 1)  # twice in a guided step
                 resting = where.resting(
-                    asked.z, last, is_given=is_given, num_hidden=h_pre.shape[1], mask_id=denoiser.mask_id
+                    asked.z, last, is_given=is_given, num_hidden=h_pre.shape[1], mask_id=denoiser.mask_id, seen=seen
                 )
                 h_init = h_init if last is None else torch.where(resting.known[..., None], last.h_star, h_init)
             solution = _solve(denoiser, h_pre, h_init, cond, solver, num_iters, resting)

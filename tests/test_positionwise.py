@@ -11,7 +11,7 @@ from fpmgm.checkpoint import Model
 from fpmgm.denoiser import Denoiser
 from fpmgm.evaluation.sweep import SINCE
 from fpmgm.guidance import Guidance
-from fpmgm.positionwise import PositionSettings, Resting, Where, where_by_name
+from fpmgm.positionwise import PositionSettings, Resting, Seen, Where, where_by_name
 from fpmgm.randomness import Streams, generator
 from fpmgm.remasking import Remasking, ReMDMCap
 from fpmgm.reuse import Reuse, full_reuse, no_reuse, three_state_reuse
@@ -29,20 +29,24 @@ RULES = {"changed": CHANGED, "bare": BARE, "tolerance": TOLERANT, "both": BOTH}
 
 
 def slow_reference(f: Any, h: Tensor, num_iters: int, where: Resting) -> tuple[Tensor, Tensor]:
-    """Compute everything, of positions at rest from the states that they last ran with; returns h and the updates of
+    """Compute everything, at positions at rest from what the first block read there last; returns h and the updates of
     every position."""
+    denoiser, constant, blocks = f.denoiser, f.constant, f.denoiser.fixed_point_range
+    has_one, seen = len(blocks) == 1, where.seen or Seen()
     runs = where.first
     updates = torch.zeros_like(where.known, dtype=torch.long)
-    seen = h
+    read = denoiser.inject(h, constant) if seen.kept is None or not has_one else seen.kept
     for _ in range(num_iters):
-        seen = torch.where(runs[..., None], h, seen)
-        image = f(seen)
-        moved = (image - seen).norm(dim=-1) / seen.norm(dim=-1)
+        read = image = torch.where(runs[..., None], denoiser.inject(h, constant), read)
+        for index in blocks:
+            image = denoiser.backbone.run_block(index, image, f.cond)
+        moved = (image - h).norm(dim=-1) / h.norm(dim=-1)
         h = torch.where(runs[..., None], image, h)
         updates += runs
         runs = runs & ~where.known
         if where.tolerance is not None:
             runs = runs & (moved > where.tolerance)
+    seen.kept = read
     return h, updates
 
 
