@@ -47,10 +47,9 @@ def main() -> None:
     start = time.perf_counter()
     with OnWorkers(workers=2).open_workers() as workers:
         opened = time.perf_counter() - start
-        first = seconds_of(cells, asked.num_samples, workers)
-        warm = seconds_of(cells, asked.num_samples, workers)  # the workers have their imports and models
+        shared = seconds_of(cells, asked.num_samples, workers)  # a second time workers would know the samples
     print(f"{len(cells)} cells of {asked.num_samples} samples: one process {alone:.1f} s; Ray opened in {opened:.1f} s")
-    print(f"two workers {first:.1f} s, ratio {first / alone:.2f}; once more {warm:.1f} s, ratio {warm / alone:.2f}")
+    print(f"two workers {shared:.1f} s, ratio {shared / alone:.2f}")
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ COSTS = (
     Column(title="10^9 multiply-adds", rank=3, value=lambda row: row.multiply_adds * 1e-9, digits=2),
     Column(title="seconds", rank=1, value=lambda row: row.seconds, digits=2),
 )
-SPANS: dict[str, tuple[str, ...]] = {
+HEAT_MAPS: dict[str, tuple[str, ...]] = {
     "steps": ("budget", "steps"),
     "allocations": ("allocation", "reuse"),
     "reuse": ("reuse_masked", "reuse_changed"),
@@ -62,10 +62,8 @@ SPANS: dict[str, tuple[str, ...]] = {
     "gamma-changed": ("reuse_masked", "reuse_changed"),
     "nucleus": ("top_p", "nucleus"),
     "solver": ("tolerance", "solver"),
-    "positions": ("solve", "whole_first", "position_tolerance"),
 }
-"""What the plots of a preset span. Two settings make a heat map for each model and, if need be, each budget; of another
-number each combination is a line."""
+"""The two settings that each preset's heat maps span; there is a map for each model and, if need be, each budget."""
 
 
 class Reference(NamedTuple):
@@ -123,10 +121,10 @@ def varied(rows: Sequence[Row]) -> tuple[Column, ...]:
 
 def draw_rows(preset: str, rows: Sequence[Row], folder: Path, primary: Metric, axes: Sequence[str] = ()) -> list[Path]:
     """The plots of a preset or of a grid with those axes: heat maps if there are two, or quality against cost."""
-    spans = SPANS.get(preset, tuple(axes))
+    spans = HEAT_MAPS.get(preset, tuple(axes))
     names = short_names(row.model for row in rows)
     if len(spans) != 2:
-        lines = [replace(row, model=_line(names[row.model], row, spans)) for row in rows]
+        lines = [replace(row, model=_line(names[row.model], row, axes)) for row in rows]
         return quality_against_cost(lines, primary.name, primary.title, folder / preset)
     across, down = spans
     by_map: dict[str, list[Row]] = {}
@@ -141,9 +139,9 @@ def draw_rows(preset: str, rows: Sequence[Row], folder: Path, primary: Metric, a
     return files
 
 
-def _line(model: str, row: Row, spans: Sequence[str]) -> str:
+def _line(model: str, row: Row, axes: Sequence[str]) -> str:
     """What a line of a plot is called: the model and whatever varies within it."""
-    return ", ".join([model, *(f"{name.replace('_', ' ')} {_setting(name, row)}" for name in spans)])
+    return ", ".join([model, *(f"{axis} {_setting(axis, row)}" for axis in axes)])
 
 
 def _matched_setting(row: Row) -> str:

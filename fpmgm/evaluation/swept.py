@@ -140,8 +140,9 @@ def measure(asked: Sweep, cells: Sequence[Cell], *, on_cell: Callable[[Cell, int
     if asked.out and rows:
         files = [folder / f"{asked.preset}.jsonl"]
         files += write_tables(folder / asked.preset, [(rows, (*varied(rows), *COSTS, *measured_columns(rows)))])
-        files += draw_rows(asked.preset, rows, folder, evaluator.primary, tuple(asked.axes))
-        if protocol.keeps_samples:
+        if asked.preset not in IN_PAIRS:  # rules with names as long as theirs have tables only
+            files += draw_rows(asked.preset, rows, folder, evaluator.primary, tuple(asked.axes))
+        elif protocol.keeps_samples:
             files.append(_write_pairs(folder / f"{asked.preset}-pairs.md", rows))
     saved = [save_best(model, rows, evaluator.primary) for model in asked.models] if asked.save else []
     return Swept(rows=tuple(rows), files=tuple(files), saved=tuple(saved))

@@ -59,7 +59,7 @@ class WarmStarts:
     def run(self, **settings: Any) -> tuple[str, dict[str, Any]]:
         """Both parts, as Markdown and as JSON can hold it; settings are fields of `Comparison`."""
         compared = Comparison(
-            title=f"{self.num_seeds} seeds of {self.updates:,} updates, from {self.start or 'fresh weights'}",
+            title=f"{self.updates:,} updates from {self.start or 'fresh weights'}, seeds: {self.num_seeds}",
             folder=self.folder,
             runs=self.runs,
             variants=self.variants,
