@@ -29,6 +29,23 @@ def test_the_orthogonal_part_has_the_singular_vectors_of_its_matrix_and_singular
     torch.testing.assert_close(orthogonal(1000 * matrix), orthogonal(matrix), atol=1e-4, rtol=0)
 
 
+def test_the_orthogonal_part_in_bfloat16_is_near_that_in_float32_and_no_other() -> None:
+    matrix = torch.randn(24, 60, generator=generator(0))
+    exact, rounded = orthogonal(matrix), orthogonal(matrix, torch.bfloat16)
+    assert rounded.dtype == torch.float32
+    assert 0 < (rounded - exact).norm() / exact.norm() < 0.05
+
+
+def test_muon_moves_by_products_of_the_precision_that_is_asked_for(small_model: Build) -> None:
+    name = "backbone.blocks.1.mlp.0.weight"
+    exact, rounded = (
+        dict(stepped(small_model, OptimConfig(kind="muon", muon_precision=p), num_steps=1).named_parameters())[name]
+        for p in ("float32", "bfloat16")
+    )
+    assert not torch.equal(exact, rounded)
+    torch.testing.assert_close(exact, rounded, atol=1e-5, rtol=0)
+
+
 def stepped(build: Callable[[], Denoiser], config: OptimConfig, *, num_steps: int) -> Denoiser:
     denoiser = build()
     optimiser = optimiser_of(denoiser, config)

