@@ -16,6 +16,7 @@ from fpmgm.backbones import MODEL_TYPES, NetworkConfig
 from fpmgm.backbones.network import Learned
 from fpmgm.budget import ALLOCATIONS
 from fpmgm.codecs import Codec, load_codec
+from fpmgm.codecs.codec import Starts
 from fpmgm.data import DataConfig, data_config
 from fpmgm.devices import check_pair, device_named
 from fpmgm.draws import Draw
@@ -92,8 +93,21 @@ class Model:
 
     @property
     def has_ends(self) -> bool:
-        """Whether it has learned where a sequence ends, so that what comes after its first end is not shown."""
+        """Whether it has learned documents: where they begin, and where they end, so that no more is shown."""
         return self.data is not None and self.data.has_ends
+
+    def starts(self, request: Mapping[str, Any], num_samples: int) -> Starts:
+        """What is given of each sequence that is asked for, masks elsewhere.
+
+        A model of whole documents is given their first symbol. All its training sequences begin with it, and it is the
+        only thing that tells a network with relative positions where a sequence begins.
+        """
+        asked = self.speech.starts(request, self.config.vocabulary, num_samples)
+        if not self.has_ends or self.speech.first is None:
+            return asked
+        mask_id, first = self.config.vocabulary.mask_id, self.speech.first
+        rows = [[first, *row[1:]] if row[0] == mask_id else row for row in asked.tokens]
+        return replace(asked, tokens=rows)
 
     @property
     def speech(self) -> Codec:

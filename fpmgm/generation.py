@@ -203,7 +203,7 @@ def generate(
     how = Sampling(**{name: value for name, value in settings.items() if name in own})
     require("num_samples", num_samples, 1, MAX_SAMPLES)
     request = {name: value for name, value in settings.items() if name not in own}
-    asked = model.speech.starts(request, model.config.vocabulary, num_samples)
+    asked = model.starts(request, num_samples)
     starts, labels = asked.tokens, asked.labels
     how = with_saved_settings(model.generation, how, model.speech.grid)
     check_guided(how, model.config.vocabulary.num_classes)

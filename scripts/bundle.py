@@ -57,7 +57,7 @@ def bundle(run: Path, name: str, sequences: int = ALL) -> None:
         order = Order(data.train, settings["batch_size"], settings["seed"])
         seen = np.unique(np.concatenate([order.batch(update) for update in range(settings["updates"])]))
         size = model.config.vocabulary.size
-        of_seen = floors(data.rows[seen], data.measured(ALL).x.numpy(), vocab_size=size)
+        of_seen = floors(data.rows[seen], data.measured(ALL).x.numpy(), vocab_size=size, num_given=int(data.is_begun))
         results["validation"][0]["ngram_of_seen"] = of_seen
         lines += _floor_lines("5-gram of the tokens that training saw", of_seen)
         lines += _floor_lines("5-gram of all training tokens", bound.ngram)

@@ -19,6 +19,9 @@ from fpmgm.data.packing import without_shared
 from fpmgm.data.stories_text import StoriesConfig, packed
 from fpmgm.data.text import TextConfig, load_text, row_sizes, train_bpe
 from fpmgm.generation import Generated, Sampling, generate, until_end
+from fpmgm.masking import masked_below
+from fpmgm.objectives import MaskedCrossEntropy, Moment
+from fpmgm.randomness import generator
 from fpmgm.replay import Replay
 from fpmgm.symbols import symbols_of
 
@@ -100,8 +103,9 @@ def test_a_row_of_end_is_a_document_and_ends_that_count(source: str, capsys: pyt
     told = f"{source}: {num_cut} of 40 documents have more than 14 tokens: they are cut and have no end"
     assert told in capsys.readouterr().err
     batch = data.batch(np.arange(3))
-    assert batch.is_real.all()  # the ends are learned
-    assert batch.given is None
+    assert batch.is_real[:, 1:].all()  # the ends are learned
+    assert batch.given is not None
+    assert batch.given.sum() == 3  # only the first symbol of each is given
     assert row_sizes(config_of(source=source, packing="end")) == [2 + len(ids) for ids in documents_of(codec.tokenizer)]
 
 
@@ -176,6 +180,27 @@ def test_a_model_folder_tells_whether_its_texts_end(
         assert out.has_ends is has_ends
         assert out.given == [1 + len(model.speech.encode("the sea"))] * 2  # type: ignore[attr-defined]
         assert [len(row) for row in out.tokens] == [24, 24]
+
+
+@pytest.mark.parametrize("packing", ["wrap", "begin", "end"])
+def test_the_first_symbol_of_documents_is_given_in_training_and_in_sampling(text_model: Model, packing: Any) -> None:
+    is_begun = packing != "wrap"
+    data = load_text(config_of(packing=packing))
+    batch = data.batch(data.train[:4])
+    assert (batch.given is not None) is is_begun
+    noise = MaskedCrossEntropy().draw(text_model.denoiser, batch, rng=generator(0), moment=Moment())
+    fully = masked_below(
+        batch.x, batch.sparing(torch.zeros(batch.x.shape)), torch.ones(4), mask_id=text_model.denoiser.mask_id
+    )
+    assert ((fully == text_model.denoiser.mask_id).sum(dim=1) == 16 - is_begun).all()
+    assert noise.num_tokens == 4 * (16 - is_begun)
+    model = replace(text_model, data=config_of(packing=packing, length=24))
+    seen: list[Any] = []
+    out = generate(model, budget=6, steps=2, num_samples=2, on_step=seen.append)
+    starts = seen[0].z
+    assert (starts[:, 0] == (model.speech.first if is_begun else model.denoiser.mask_id)).all()
+    assert (starts[:, 1:] == model.denoiser.mask_id).all()
+    assert out.given == [int(is_begun)] * 2
 
 
 def test_a_finished_replay_shows_the_text_up_to_its_end(text_model: Model) -> None:

@@ -136,7 +136,7 @@ class Course:
 
     def run(self, look: Look, *, what: str, solver: Solver | None = None) -> Tokens:
         """Sample, with another solver if one is given; all samples in their order."""
-        asked = self.model.speech.starts({}, self.model.config.vocabulary, self.num_samples)
+        asked = self.model.starts({}, self.num_samples)
         rules = rules_of(self.sampling, self.model.denoiser.cost)
         if solver is not None:
             rules["solver"] = solver

@@ -29,6 +29,8 @@ class Dataset:
     given: np.ndarray | None = None
     """How many tokens at the beginning of each row are given, such as a prompt: they are never masked, and have no part
     in a loss or a metric. None if nothing is given."""
+    is_begun: bool = False
+    """Whether every row begins with the first symbol, which says nothing: it is given, in training and in sampling."""
     labels: np.ndarray | None = None
     """The class of each row, if there are classes."""
     content: str = ""
@@ -45,9 +47,10 @@ class Dataset:
 
     def _given(self, rows: RowIndices) -> Positions | None:
         """Where those sequences are given."""
-        if self.given is None:
+        if self.given is None and not self.is_begun:
             return None
-        return torch.arange(self.rows.shape[1]) < torch.from_numpy(self.given[rows].astype(np.int64))[:, None]
+        given = np.ones(np.shape(rows)) if self.given is None else self.given[rows]
+        return torch.arange(self.rows.shape[1]) < torch.from_numpy(given.astype(np.int64))[:, None]
 
     def tokens(self, row: int) -> list[int]:
         """One sequence, without what fills it up."""
@@ -80,7 +83,8 @@ class DataConfig(Protocol):
 
     @property
     def has_ends(self) -> bool:
-        """Whether a sequence says where it ends, so that what comes after its first end is not shown."""
+        """Whether a sequence is a document, or several: it begins with the first symbol, which is given, and says where
+        it ends, so that what comes after its first end is not shown."""
         ...
 
     def placed(self, content: str = "") -> "DataConfig":

@@ -130,6 +130,7 @@ def load_stories(config: StoriesConfig, codec: Codec | None = None, making: Work
         codec=codec or TextCodec(tokenizer.to_str(pretty=True)),
         vocabulary=Vocabulary(size=symbols.size, mask_id=symbols.mask_id, length=config.length),
         pad_id=symbols.pad_id if config.packing == "pad" else None,
+        is_begun=config.has_ends,
         place=folder,
     )
 

@@ -217,6 +217,7 @@ def load_text(config: TextConfig, codec: Codec | None = None) -> TextDataset:
         vocabulary=Vocabulary(size=symbols.size, mask_id=symbols.mask_id, length=config.length),
         pad_id=symbols.pad_id if config.packing == "pad" else None,
         given=np.load(folder / "given.npy", mmap_mode="r") if config.packing == PAIRS else None,
+        is_begun=config.has_ends,
         content=content,
         place=folder,
     )

@@ -79,7 +79,7 @@ def begun(offer: Offer, settings: dict[str, Any]) -> tuple[Recording, Steps]:
     """A run that has not computed anything yet; a ValueError if it cannot be done as it is asked for."""
     model, own = offer.model, {each.name for each in fields(Sampling)}
     request = {name: value for name, value in settings.items() if name in model.speech.request_names}
-    starts = model.speech.starts(request, model.config.vocabulary, settings.get("num_samples", 1))
+    starts = model.starts(request, settings.get("num_samples", 1))
     asked = Sampling(**{name: value for name, value in settings.items() if name in own})
     asked = with_saved_settings(model.generation, asked, model.speech.grid)
     spending = plan(asked.budget, model.denoiser.cost, num_steps=asked.steps, allocation=asked.allocation)

@@ -85,10 +85,15 @@ def stupid_backoff(rows: TokenRows, *, n: int, vocab_size: int) -> StupidBackoff
     return StupidBackoff(tuple(reversed(orders)), vocab_size)
 
 
-def floors(train: TokenRows, validation: TokenRows, *, n: int = 5, vocab_size: int) -> dict[str, float]:
-    """Perplexity per token of the validation rows under both models of the training rows, by name."""
+def floors(
+    train: TokenRows, validation: TokenRows, *, n: int = 5, vocab_size: int, num_given: int = 0
+) -> dict[str, float]:
+    """Perplexity per token of the validation rows under both models of the training rows, by name.
+
+    The first `num_given` tokens of each row do not count.
+    """
     return {
-        build.__name__: float(np.exp(build(train, n=n, vocab_size=vocab_size).nats(validation).mean()))
+        build.__name__: float(np.exp(build(train, n=n, vocab_size=vocab_size).nats(validation)[:, num_given:].mean()))
         for build in (kneser_ney, stupid_backoff)
     }
 

@@ -7,8 +7,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
+import numpy as np
+
 from fpmgm.checkpoint import DEFAULT, load
 from fpmgm.cluster import OnWorkers, Workers
+from fpmgm.data import Dataset
 from fpmgm.devices import OnDevice
 from fpmgm.evaluation.cells import Cell, budget_cells
 from fpmgm.evaluation.chosen import IMAGE, chosen_evaluator, kind_of
@@ -314,9 +317,13 @@ def validate(
         metric=evaluator.validated.title,
         **asdict(evaluator.validate(model.denoiser, on_device, num_iters=VALIDATION_ITERS)),
         by_iterations={num: evaluator.validate(model.denoiser, on_device, num_iters=num).value for num in others},
-        ngram=floors(data.rows[data.train], batch.x.numpy(), vocab_size=size) if asked.ngram else {},
+        ngram=_floors(data, batch.x.numpy(), size) if asked.ngram else {},
         num_training_sequences=len(data.train),
     )
+
+
+def _floors(data: Dataset, validation: np.ndarray, vocab_size: int) -> dict[str, float]:
+    return floors(data.rows[data.train], validation, vocab_size=vocab_size, num_given=int(data.is_begun))
 
 
 def references_of(found: Evaluated) -> list[Reference]:

@@ -61,6 +61,8 @@ class Muon(torch.optim.AdamW):
         ahead = parameter.grad.lerp(state["momentum"], self.momentum)  # Nesterov's
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
         scale = RMS_OF_ADAMW * math.sqrt(max(parameter.shape))
-        move = placed(orthogonal(whole(ahead), self.dtype), parameter)  # a matrix in shards is put together, in every process
+        move = placed(
+            orthogonal(whole(ahead), self.dtype), parameter
+        )  # a matrix in shards is put together, in every process
         parameter.sub_(move, alpha=group["lr"] * scale)
         parameter.grad = None
