@@ -251,3 +251,12 @@ def test_draws_in_float32_stand_in_rows_of_their_own(made: Path) -> None:
     assert {row.sampling.precision for row in low.rows} == {"float32"}
     assert {row.key for row in found.rows}.isdisjoint(row.key for row in low.rows)
     assert low.as_json()["dtype"] == "float32"
+
+
+def test_networks_that_compute_in_bfloat16_stand_in_rows_of_their_own(made: Path) -> None:
+    found = fpmgm.frontier(str(made / "one"), **settings(made, out=""))
+    low = fpmgm.frontier(str(made / "one"), **settings(made, out="", compute="bfloat16"))
+    assert {row.protocol.dtype for row in found.rows} == {"float32"}
+    assert {row.protocol.dtype for row in low.rows} == {"bfloat16"}
+    assert {row.key for row in found.rows}.isdisjoint(row.key for row in low.rows)
+    assert low.as_json()["compute"] == "bfloat16"

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from fpmgm.checkpoint import DEFAULT, find_folder, read_config
 from fpmgm.cluster import OnWorkers
 from fpmgm.codecs import TextCodec, load_codec
-from fpmgm.devices import device_named
+from fpmgm.devices import DtypeName, check_pair, device_named
 from fpmgm.draws import Draw
 from fpmgm.evaluation.cells import Cell
 from fpmgm.evaluation.chosen import TEXT, kind_of
@@ -59,7 +59,9 @@ class Frontiers(OnWorkers):
     for a file."""
     dtype: Literal["float64", "float32"] = "float64"
     """The precision that tokens are drawn in. float32 draws as much public code does, and shows that this is too cold
-    with many steps. Networks compute in float32."""
+    with many steps."""
+    compute: DtypeName = "float32"
+    """The precision that networks compute in. bfloat16 is faster on processors that have it."""
     device: str = "auto"
     """Where networks run: cpu, cuda, cuda:1 or mps. With auto, they run on CUDA if that is there, else on MPS, else on
     the CPU."""
@@ -68,7 +70,7 @@ class Frontiers(OnWorkers):
     nothing is kept."""
 
     def __post_init__(self) -> None:
-        device_named(self.device)
+        check_pair(device_named(self.device), self.compute)
         self.check_workers()
         choose("dtype", self.dtype, {"float64": None, "float32": None})
         check_split(self.split)

@@ -78,6 +78,7 @@ class Found:
             "judged_by": self.rows[0].protocol.judged_by,
             "convention": self.rows[0].protocol.convention,
             "dtype": self.asked.dtype,
+            "compute": self.asked.compute,
             "num_samples": self.asked.num_samples,
             "seeds": list(self.asked.seeds),
             "real": None if self.real is None else asdict(self.real),

@@ -46,7 +46,13 @@ def run_frontiers(asked: Frontiers, *, on_cell: Callable[[Cell, int, int], None]
     models = [model for line in asked.lines for model in line.models]
     check_alike(models)
     evaluator = chosen_evaluator(models, judge=asked.judge, device=asked.device, convention=asked.convention)
-    protocol = Protocol(num_samples=asked.num_samples, evaluator=evaluator, device=asked.device, keeps_samples=True)
+    protocol = Protocol(
+        num_samples=asked.num_samples,
+        evaluator=evaluator,
+        device=asked.device,
+        dtype=asked.compute,
+        keeps_samples=True,
+    )
     cells = asked.cells()
     with TemporaryDirectory() as scratch, asked.open_workers(asked.device) as workers:
         prepare(cells, protocol)  # what is wrong with settings or judge is said before anything is sampled

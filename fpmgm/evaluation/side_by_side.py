@@ -107,10 +107,6 @@ class Evaluation(OnDevice, OnWorkers):
             choose("knob", self.match, RANGES)
             if len(self.models) < 2:
                 raise ValueError("match compares the entropy of several models; give at least two")
-        if self.frontier and self.dtype != "float32":
-            raise ValueError(
-                f"dtype is {self.dtype}, and frontiers compute in float32; leave --dtype or --frontier out"
-            )
         self._check_against()
         if self.mauve and not self.data:
             raise ValueError("MAUVE compares with held-out text; give --data")
@@ -267,6 +263,7 @@ def _frontiers(asked: Evaluation) -> Frontiers:
         convention=asked.convention,
         data=asked.data,
         split=asked.split,
+        compute=asked.dtype,
         device=asked.device,
         out=str(Path(asked.out) / "frontier") if asked.out else "",
         workers=asked.workers,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fpmgm.cluster import HERE, Workers
+from fpmgm.devices import DtypeName
 from fpmgm.evaluation.frontier_asked import Frontiers
 from fpmgm.evaluation.frontier_page import PAGE
 from fpmgm.evaluation.frontiers import run_frontiers
@@ -61,6 +62,7 @@ class Stages:
     """Who also judges the base models and the headline lines, at the budgets 24 and 96."""
     convention: Any = "paper"
     device: str = "auto"
+    compute: DtypeName = "float32"
     workers: Workers = HERE
     """Who trains. Measuring asks for its workers by `num_workers`."""
     num_workers: int = 1
@@ -96,6 +98,7 @@ class Stages:
             judge=judge,
             convention=self.convention,
             device=self.device,
+            compute=self.compute,
             out=str(folder),
             workers=self.num_workers,
             ray=self.ray,
