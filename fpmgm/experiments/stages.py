@@ -13,9 +13,9 @@ from fpmgm.evaluation.frontiers import run_frontiers
 from fpmgm.evaluation.sweep import announce
 from fpmgm.experiments.contestants import Contestant
 from fpmgm.files import write_text
-from fpmgm.objectives import MaskedCrossEntropy
 from fpmgm.post_training.consistency import Consistency
 from fpmgm.recipes import RECIPES
+from fpmgm.recipes.stories import AS_SAMPLED
 
 SEEDS = (0, 1, 2)
 BUDGETS = (12, 24, 48, 96, 192)
@@ -36,7 +36,7 @@ LINES = (
     Contestant(name="MDLM + SDTT", recipe="stories-sdtt"),
     Contestant(name="MDLM + matching", recipe="stories-mdlm-match", num_seeds=len(SEEDS), is_headline=True),
     Contestant(name="FP-MDLM", recipe="stories-match", is_base=True),
-    Contestant(name="FP-MDLM, no loss", recipe="stories-cofre", changes={"objective": MaskedCrossEntropy()}),
+    Contestant(name="FP-MDLM, no loss", recipe="stories-cofre", changes={"objective": AS_SAMPLED}),
     Contestant(name="FP-MDLM + L_CONS", recipe="stories-cofre"),
     _l_cons("FP-MDLM + L_CONS, kl-bwd", "stories-cofre", weight=0.1, distance="kl-bwd"),
     Contestant(name="FP-MDLM + SDTT", recipe="stories-fp-sdtt"),
