@@ -65,7 +65,7 @@ STORIES_FP = Training(
         ema=0.999,
         injection_lr=0.3,
     ),
-    updates=10_000,
+    updates=12_000,
     batch_size=8,
     validation_sequences=256,
     mixed_precision="bf16",
