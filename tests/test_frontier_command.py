@@ -130,13 +130,20 @@ def test_a_frontier_in_memory_is_that_of_the_command(made: Path) -> None:
 def test_a_report_keeps_the_frontier_of_a_model_and_its_card_shows_it(made: Path) -> None:
     found = fpmgm.frontier([str(made / name) for name in ("one", "two")], **settings(made, out=""))
     (made / "report.json").write_text('{"validation": []}')
-    store_report(made / "report.json", found, "two")
+    (made / "README.md").write_text("# two\n\n## Frontier\n\nan old one\n\n## 20 samples\n\nonce\n")
+    store_report(made, found.as_json(), "two")
     report = json.loads((made / "report.json").read_text())
     assert report["validation"] == []
     card = "\n".join(card_lines(report))
     assert f"| two | one | 6 | {found.pairs[1].ratio:.2f} [" in card
     assert "| one | two |" not in card
     assert card_lines({"validation": []}) == []
+    written = (made / "README.md").read_text()
+    assert written == f"# two\n\n{card.rstrip()}\n\n## 20 samples\n\nonce\n"
+    store_report(made, found.as_json(), "two")
+    assert (made / "README.md").read_text() == written
+    with pytest.raises(ValueError, match=r"line is 'three', and the frontiers are those of one, two"):
+        store_report(made, found.as_json(), "three")
 
 
 def test_evaluate_opens_with_the_frontier_if_it_is_asked_for(made: Path, capsys: pytest.CaptureFixture[str]) -> None:

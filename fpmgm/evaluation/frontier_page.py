@@ -1,6 +1,7 @@
 """How frontiers are shown: a plot, tables, a page, and lines for the card of a model."""
 
 import json
+import re
 import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,8 @@ from fpmgm.files import write_json, write_text
 from fpmgm.schema import read_object
 
 PAGE, RESULTS = "README.md", "frontier.json"
+HEADING = "## Frontier"
+"""Of the part of a model card."""
 
 
 def _interval(value: float | None, low: float | None, high: float | None) -> Interval | None:
@@ -157,15 +160,17 @@ def command_of(asked: Frontiers) -> str:
     return shlex.join(words)
 
 
-def report_of(found: Found, line: str) -> dict[str, Any]:
-    """What the report.json of a model keeps of frontiers: its own points and pairs, and real text."""
-    whole = found.as_json()
-    kept = {name: whole[name] for name in ("judge", "judged_by", "convention", "dtype", "num_samples", "seeds", "real")}
-    return {
-        **kept,
-        "points": [point for point in whole["points"] if point["model"] == line],
-        "pairs": [pair for pair in whole["pairs"] if pair["model"] == line],
-    }
+KEPT = ("judge", "judged_by", "convention", "dtype", "compute", "num_samples", "seeds", "real")
+
+
+def report_of(whole: Mapping[str, Any], line: str) -> dict[str, Any]:
+    """What the report.json of a model keeps of frontier.json: its own points and pairs, and real text."""
+    points = [point for point in whole["points"] if point["model"] == line]
+    if not points:
+        known = ", ".join(dict.fromkeys(point["model"] for point in whole["points"]))
+        raise ValueError(f"line is {line!r}, and the frontiers are those of {known}")
+    pairs = [pair for pair in whole["pairs"] if pair["model"] == line]
+    return {**{name: whole[name] for name in KEPT}, "points": points, "pairs": pairs}
 
 
 def card_lines(report: Mapping[str, Any]) -> list[str]:
@@ -176,7 +181,7 @@ def card_lines(report: Mapping[str, Any]) -> list[str]:
     pairs = [read_object(Pair, pair, "frontier.pairs") for pair in kept["pairs"]]
     points = [Point(**{**point, "metrics": _intervals(point["metrics"])}) for point in kept["points"]]
     judge = f"{kept['judge']}, convention {kept.get('convention', 'paper')}"
-    lines = ["## Frontier", "", f"Judge: {judge}; {kept['num_samples']} samples a point and seed.", ""]
+    lines = [HEADING, "", f"Judge: {judge}; {kept['num_samples']} samples a point and seed.", ""]
     if pairs:
         columns = [column for column in PAIRS if any(column.value(pair) is not None for pair in pairs)]
         lines += [_filled(READING), "", markdown(pairs, columns)]
@@ -184,10 +189,17 @@ def card_lines(report: Mapping[str, Any]) -> list[str]:
     return [*lines, *([markdown(points, columns)] if points else [])]
 
 
-def store_report(file: Path, found: Found, line: str) -> None:
-    """Put the frontier of a model into its report.json, beside what else is there."""
-    kept = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    write_json(file, {**kept, "frontier": report_of(found, line)})
+def store_report(folder: Path, whole: Mapping[str, Any], line: str) -> None:
+    """Put the frontier of a model, out of frontier.json, into its report.json and, before the samples, its card."""
+    report, card = folder / "report.json", folder / "README.md"
+    kept = json.loads(report.read_text(encoding="utf-8")) if report.is_file() else {}
+    kept["frontier"] = report_of(whole, line)
+    write_json(report, kept)
+    parts = re.split(r"(?m)^(?=## )", card.read_text(encoding="utf-8"))
+    parts = [part for part in parts if not part.startswith(HEADING)]
+    place = next((place for place, part in enumerate(parts) if part.startswith("## 20 samples")), len(parts))
+    own = "\n".join(card_lines(kept)).rstrip("\n") + "\n\n"
+    write_text(card, "".join([*parts[:place], own, *parts[place:]]))
 
 
 def _intervals(metrics: Mapping[str, Mapping[str, float]]) -> dict[str, Interval]:
