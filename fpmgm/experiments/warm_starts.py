@@ -16,7 +16,6 @@ from fpmgm.experiments.over_seeds import REUSES, TableLine, over_seeds
 from fpmgm.experiments.variants import Comparison, variant
 from fpmgm.generation import Sampling
 from fpmgm.recipes import RECIPES
-from fpmgm.recipes.stories import PAPERS
 from fpmgm.reuse import ReuseName
 from fpmgm.training.folder import MODEL
 
@@ -51,7 +50,7 @@ class WarmStarts:
         objective: Any = base.objective
         cold = variant("cold", self.recipe, updates=self.updates, num_seeds=self.num_seeds)
         optim = replace(cold.changes["optim"], lr=RATE * base.optim.lr)
-        stage = {"init": self.start, "model": PAPERS, "optim": optim}
+        stage = {"init": self.start, "optim": optim}
         cold = replace(cold, changes={**cold.changes, **(stage if self.start else {})})
         warm = {**cold.changes, "objective": replace(objective, warm_start=SHARE)}
         return cold, replace(cold, name="warm", changes=warm)

@@ -13,11 +13,13 @@ from fpmgm.post_training.matching import Matching
 from fpmgm.post_training.sdtt import SelfDistillation
 from fpmgm.training.config import Training
 
-BLOCK, JUDGED = 0.006, 0.1
-"""Seconds of one core for a block and a sequence of 256 tokens, and to judge such a sequence."""
-FIXED, PLAIN = 1.1 / 21.5, 1.4 / 36
-"""Seconds of an update of 8 sequences, a block of it and 192 wide: 1.1 of FP-MDLM 1/1/1, 1.4 of MDLM. A pass counts 1,
-with gradients 3."""
+BLOCK, JUDGED = 0.006, 0.14
+"""Seconds of one core for a block and a sequence of 256 tokens in float32, and to judge such a sequence."""
+BFLOAT16 = 0.6
+"""Of that time of a block, in bfloat16."""
+FIXED, PLAIN = 0.29 / 16, 0.63 / 36
+"""Seconds of an update of 8 sequences in bfloat16, a block of it and 192 wide: 0.29 of FP-MDLM 1/1/1, 0.63 of MDLM. A
+pass counts 1, with gradients 3."""
 FACTORS = {Consistency: 1.4, SelfDistillation: 2.0, Matching: 2.6}
 """Updates of a stage over those of the base."""
 CLASSES = {10.0: "minutes", 60.0: "up to an hour"}
@@ -55,7 +57,8 @@ def estimates(page: Page, sections: dict[str, Section]) -> Iterator[Estimate]:
             runs.add(folder)
         for job in (job for table in tables for own in jobs_of(page, table).values() for job in own):
             key = (job.cell, job.protocol.num_samples)
-            cost = job.protocol.num_samples * (job.cell.sampling.budget * BLOCK + JUDGED)
+            block = BLOCK * (BFLOAT16 if page.compute == "bfloat16" else 1.0)
+            cost = job.protocol.num_samples * (job.cell.sampling.budget * block + JUDGED)
             sampling += 0.0 if key in cells else cost
             cells.add(key)
         yield Estimate(section, training / 60, sampling / 60, section.minutes)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fpmgm.cluster import HERE, Workers
+from fpmgm.devices import DtypeName
 from fpmgm.evaluation.evaluator import ConventionName
 from fpmgm.evaluation.frontier import RESAMPLES
 from fpmgm.evaluation.frontier_asked import Frontiers
@@ -52,7 +53,7 @@ class Sizes:
     """Updates of a stage in an ablation of losses."""
     proxy: int = 200
     """Updates of a network that is trained from fresh weights in an ablation."""
-    tenth: int = 300
+    tenth: int = 1200
     """Updates of a base model that is trained a tenth as long."""
     batch_size: int = 8
     mauve: int = 256
@@ -84,6 +85,8 @@ class Page:
     convention: ConventionName = "paper"
     seed: int = 0
     device: str = "auto"
+    compute: DtypeName = "float32"
+    """The precision that networks are sampled in."""
     sizes: Sizes = field(default_factory=Sizes)
     workers: Workers = HERE
 
@@ -97,6 +100,7 @@ class Page:
             num_samples=num_samples,
             evaluator=self.evaluator(**settings),
             device=self.device,
+            dtype=self.compute,
             keeps_samples=True,
         )
 

@@ -205,7 +205,7 @@ def _shapes(page: Page) -> Part:
     words = (
         f"Runs of {updates} updates with fresh weights, one seed each: the recipe of FP-MDLM with other blocks, other "
         "ranges of solver iterations, other learning rates and other clipping. `FP 1/1` is the recipe as it is, with "
-        f"U(0,4) iterations without and U(3,6) with gradients. Validation takes {VALIDATION_ITERS} iterations."
+        f"U(0,2) iterations without and U(2,4) with gradients. Validation takes {VALIDATION_ITERS} iterations."
     )
     part = Part(text=f"{words}\n\n{markdown(found, VALIDATED).rstrip()}")
     return part + compared_part(page, shape_tables(page), "shapes", ["shapes", "shapes-samples"])

@@ -10,7 +10,7 @@ from typing import Any
 
 from fpmgm.checkpoint import find_folder
 from fpmgm.cluster import AUTO, HERE, OnWorkers, Workers
-from fpmgm.devices import device_named
+from fpmgm.devices import DtypeName, check_pair, device_named
 from fpmgm.evaluation.evaluator import ConventionName
 from fpmgm.evaluation.frontier_page import READING
 from fpmgm.evaluation.judges import STORIES_SOURCE
@@ -85,13 +85,15 @@ class TextMini(OnWorkers):
     device: str = "auto"
     """Where networks run: cpu, cuda, cuda:1 or mps. With auto, they run on CUDA if that is there, else on MPS, else on
     the CPU."""
+    compute: DtypeName = "float32"
+    """The precision that networks are sampled in. bfloat16 is faster on processors that have it."""
     out: str = "docs/results/text-mini"
     """The folder of the page."""
     runs: str = "runs/reproduce"
     """The folder of the run folders. Stages are shared with `reproduce frontier`."""
 
     def __post_init__(self) -> None:
-        device_named(self.device)
+        check_pair(device_named(self.device), self.compute)
         self.check_workers()
         require("seed", self.seed, 0)
         check_only(self.only)
@@ -110,6 +112,7 @@ class TextMini(OnWorkers):
             convention=self.convention,
             seed=self.seed,
             device=self.device,
+            compute=self.compute,
             workers=workers,
         )
 
@@ -144,7 +147,8 @@ def write_whole(page: Page, only: Sequence[str] = ()) -> Path:
 
 def _settings(page: Page) -> dict[str, Any]:
     """What all sections of a page must have in common."""
-    own = {"judge": page.judge, "convention": page.convention, "seed": page.seed, "sizes": asdict(page.sizes)}
+    own: dict[str, Any] = {"judge": page.judge, "convention": page.convention, "seed": page.seed}
+    own |= {"compute": page.compute, "sizes": asdict(page.sizes)}
     found: dict[str, Any] = json.loads(json.dumps(own))
     return found
 
@@ -175,7 +179,8 @@ def _write(page: Page, parts: Mapping[str, Part]) -> None:
 def _heading(page: Page) -> list[str]:
     return [
         "# text-mini: the paper's text experiments in miniature",
-        f"    fpmgm reproduce text-mini --judge {page.judge} --convention {page.convention} --seed {page.seed}",
+        f"    fpmgm reproduce text-mini --judge {page.judge} --convention {page.convention} --seed {page.seed}"
+        f" --compute {page.compute}",
         "The corpus is `stories`: sequences of 256 tokens and 4,096 symbols, networks 192 wide, MDLM of 12 blocks and "
         "FP-MDLM of 1/1/1. The paper has OpenWebText, 1,024 tokens and networks 768 wide. Our budgets are a quarter of "
         "the paper's, so that a step reveals as large a share of a sequence. Tables of the paper are marked as quoted.",
