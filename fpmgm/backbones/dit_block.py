@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from fpmgm.backbones.attention import attend
 from fpmgm.backbones.kept import Heads, KeptKeys, Keys, Projected, by_row
 from fpmgm.types import Features, Hidden, PerSequence, Places, Tokens
 
@@ -203,7 +204,7 @@ def _attend(
     q: Heads, k: Keys, v: Keys, sees: Bool[Tensor, "B 1 #N L"] | None = None, *, is_causal: bool = False
 ) -> Float[Tensor, "B N D"]:
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    mixed = F.scaled_dot_product_attention(q, k, v, sees, is_causal=is_causal)
+    mixed = attend(q, k, v, sees, is_causal=is_causal)
     return mixed.transpose(1, 2).flatten(2)
 
 

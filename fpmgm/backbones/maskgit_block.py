@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from fpmgm.backbones.attention import attend
 from fpmgm.backbones.dit_block import Vector, at_places, drop
 from fpmgm.backbones.kept import Heads, KeptKeys, Keys, Projected, by_row
 from fpmgm.backbones.lean import gated, modulated, unit
@@ -191,7 +192,9 @@ class RMSNorm(nn.Module):
 
 def _attend(q: Heads, k: Keys, v: Keys, drops: Drops) -> Float[Tensor, "B N D"]:
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    if drops.kept_weights is None:
+    if not drops.weights and drops.kept_weights is None:
+        mixed = attend(q, k, v)
+    elif drops.kept_weights is None:
         mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=drops.weights)
     else:
         weights = torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, dim=-1)
