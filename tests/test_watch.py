@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -67,6 +68,17 @@ def test_a_frontier_is_measured_at_the_start_and_after_every_so_many_updates(con
     assert [row["update"] for row in rows] == [0, 3, 6, 9, 12]
     assert rows[0]["score"] == 0
     assert all(ratio == pytest.approx(1) for ratio in dict(rows[0])["ratios"].values())  # type: ignore[attr-defined]
+
+
+def test_a_run_that_is_watched_in_bfloat16_is_measured_so_and_learns_the_same(config: Training) -> None:
+    exact = load(train(replace(config, updates=3), "test")).denoiser.state_dict()
+    watch = replace(config.watch, compute="bfloat16")
+    other = replace(config, updates=3, watch=watch, out=f"{config.out}-16")
+    rounded = load(train(other, "test")).denoiser
+    assert all(torch.equal(exact[name], weights) for name, weights in rounded.state_dict().items())
+    numbers = [np.load(Path(run.out) / "watched" / "update-00000003.npz")["nats-6"] for run in (config, other)]
+    assert not np.array_equal(*numbers)
+    assert np.isfinite(numbers[1]).all()
 
 
 def test_the_model_with_the_best_frontier_is_kept(config: Training, monkeypatch: pytest.MonkeyPatch) -> None:

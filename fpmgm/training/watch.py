@@ -3,21 +3,24 @@
 The validation perplexity does not tell when a stage for few steps is at its best: it rises from the first update on.
 """
 
+import copy
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fpmgm.checkpoint import Model
+from fpmgm.devices import DtypeName, dtype_named
 from fpmgm.evaluation.evaluator import evaluator_for
 from fpmgm.evaluation.frontier import Frontier, compare
 from fpmgm.evaluation.frontiers import sampled_frontier
 from fpmgm.evaluation.judges import judge_named
 from fpmgm.evaluation.rows import read_lines
 from fpmgm.files import append_line, flush, write_text
+from fpmgm.int8 import in_precision
 from fpmgm.schema import MAX_SAMPLES, require
 
 MEASURED = "watched.jsonl"
@@ -38,6 +41,8 @@ class Watch:
     """Samples at each budget and temperature."""
     judge: str = ""
     """Who judges the samples, as in `evaluate`."""
+    compute: DtypeName = "float32"
+    """The precision that the network is sampled in. bfloat16 is faster on processors that have it."""
     seed: int = 1000
     """The seed of these samples. Results are measured with other seeds."""
     patience: int = 3
@@ -45,6 +50,7 @@ class Watch:
 
     def __post_init__(self) -> None:
         require("watch.every", self.every, 0)
+        dtype_named(self.compute)
         require("watch.patience", self.patience, 1)
         require("watch.num_samples", self.num_samples, 2, MAX_SAMPLES)
         if self.every and not self.judge:
@@ -116,6 +122,9 @@ class Watched:
                 f"watch.every is {watch.every}, and this run makes {model.speech.kind}s; a frontier is of text"
             )
         evaluator = evaluator_for("text", judge=judge_named(watch.judge), device=str(model.device))
+        if watch.compute != "float32":
+            copied = in_precision(copy.deepcopy(model.denoiser), model.device, watch.compute)
+            model = replace(model, denoiser=copied)
         settings: dict[str, Any] = {"temperatures": watch.temperatures, "num_samples": watch.num_samples}
         return [sampled_frontier(model, evaluator, budget=b, seed=watch.seed, **settings) for b in watch.budgets]
 
