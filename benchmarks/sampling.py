@@ -4,8 +4,9 @@ MDLM-small (12 blocks, 768 wide, GPT-2's vocabulary) and its 1/1/1 fixed-point f
 4, 2 threads. Contestants are interleaved; each ratio is the median over rounds of the ratio within a round.
 The textbook sampler is MDLM's rule written down plainly: all logits, SUBS and a float64 draw over (B, L, V) at every
 step. It is timed at the first budget only: a step costs it the same at every budget.
-Names that end in `_resting` solve `changed-and-masked`, those in `_bare` do so without a whole first iteration of each
-step. `infill` is the same fixed-point network filling in sequences of which half is given.
+Names that end in `_resting` solve `changed-and-masked`, those in `_second` do so with a whole first iteration at every
+second step only, those in `_bare` without any. `infill` is the same fixed-point network filling in sequences of which
+half is given.
 """
 
 import argparse
@@ -33,9 +34,10 @@ COFRE = replace(MDLM, num_pre=1, num_fp=1, num_post=1)
 LINEAR = replace(COFRE, injection="linear")
 DIAGONAL = replace(COFRE, injection="diagonal")
 RESTING = Where()
+SECOND = Where(whole_every=2)
 BARE = Where(whole_first=False)
 FIXED_POINTS = ("cofre", "cofre_linear", "cofre_diagonal")
-AGAINST_MDLM = tuple(f"{name}{how}" for name in FIXED_POINTS for how in ("", "_resting", "_bare"))
+AGAINST_MDLM = tuple(f"{name}{how}" for name in FIXED_POINTS for how in ("", "_resting", "_second", "_bare"))
 
 
 class Textbook:
@@ -92,8 +94,8 @@ class Contestant:
 
 def rested(name: str, sampler: Callable[..., object]) -> dict[str, Callable[[int, int], object]]:
     """A sampler at all positions, and where it matters."""
-    resting, bare = partial(sampler, where=RESTING), partial(sampler, where=BARE)
-    return {name: sampler, f"{name}_resting": resting, f"{name}_bare": bare}
+    rules = {"resting": RESTING, "second": SECOND, "bare": BARE}
+    return {name: sampler, **{f"{name}_{how}": partial(sampler, where=where) for how, where in rules.items()}}
 
 
 def main() -> None:

@@ -189,6 +189,8 @@ class Asked(Protocol):
     @property
     def whole_first(self) -> bool: ...
     @property
+    def whole_every(self) -> int: ...
+    @property
     def budget_in(self) -> str: ...
 
 
@@ -209,7 +211,8 @@ def spending_of(asked: Asked, cost: Cost) -> Plan:
     while high - low > 1:
         middle = (low + high) // 2 if high <= MAX_BUDGET else min(2 * low, MAX_BUDGET)
         tried = plan(middle, cost, num_steps=asked.steps, allocation=asked.allocation)
-        if expected_work(tried, cost, share, whole_first=asked.whole_first) <= asked.budget + 1e-9:
+        every = asked.whole_every if asked.whole_first else 0
+        if expected_work(tried, cost, share, whole_every=every) <= asked.budget + 1e-9:
             low, found = middle, tried
         else:
             high = middle
@@ -230,17 +233,19 @@ def _even(asked: Asked, num_iters: int, cost: Cost) -> Plan:
     return even_plan(asked.budget, cost, num_iters, asked.steps)
 
 
-def expected_work(spending: Plan, cost: Cost, masked: Callable[[float], float], *, whole_first: bool) -> float:
+def expected_work(spending: Plan, cost: Cost, masked: Callable[[float], float], *, whole_every: int) -> float:
     """What a plan costs with `changed-and-masked`, in blocks that run everywhere, if nothing is given.
 
     `masked` is the share of tokens that is masked at a time. A step runs at what was masked before the last one: at
     what still is, and at what the last step revealed. Of several blocks in the fixed point only the last lets positions
-    rest. Blocks before and after the fixed point count as whole ones.
+    rest. Blocks before and after the fixed point count as whole ones. Of `whole_every` steps one has a whole first
+    iteration; with 0 only the first step of all.
     """
     total = 0.0
     for index, num_iters in enumerate(spending.iterations):
         share = masked(1 - max(index - 1, 0) / spending.num_steps)
-        iterations = 1 + (num_iters - 1) * share if whole_first or index == 0 else num_iters * share
+        is_whole = index == 0 or (whole_every > 0 and index % whole_every == 0)
+        iterations = 1 + (num_iters - 1) * share if is_whole else num_iters * share
         total += cost.pre + cost.post + (cost.fp - 1) * num_iters + iterations
     return total
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from fpmgm.names import choose
+from fpmgm.schema import require
 from fpmgm.types import Counts, Hidden, PerSequence, Places, Positions, Solved, Somewhere, Tokens
 
 SolveName = Literal["all", "changed-and-masked", "tolerance", "both"]
@@ -26,6 +27,7 @@ SOLVES: dict[str, str] = {
     "tolerance": "a position rests once its own residual is small",
     "both": "either makes a position rest",
 }
+MAX_STEPS = 1_000_000
 PerPosition = Float[Tensor, "B S"]
 
 
@@ -65,17 +67,27 @@ class Where:
     """A position rests once its own relative residual is at most this; None: never for that reason."""
     whole_first: bool = True
     """Whether the first iteration of a step runs at all tokens that were not given, all the same."""
+    whole_every: int = 1
+    """Of so many steps, one has a whole first iteration."""
 
     def __post_init__(self) -> None:
         if self.tolerance is not None and not 0 <= self.tolerance < math.inf:
             raise ValueError(f"position_tolerance is {self.tolerance}; it must be a number, 0 or more")
         if not self.changed_and_masked and self.tolerance is None:
             raise ValueError("no position would ever rest; set changed_and_masked or a tolerance")
-        if not self.changed_and_masked and not self.whole_first:
+        if not self.changed_and_masked and not (self.whole_first and self.whole_every == 1):
+            off = "off" if not self.whole_first else f"on at every {self.whole_every} steps"
             raise ValueError(
-                "whole_first is off, and solve tolerance must run every position once to know which may rest; "
+                f"whole_first is {off}, and solve tolerance must run every position once to know which may rest; "
                 "solve changed-and-masked or both with it"
             )
+        require("whole_every", self.whole_every, 1, MAX_STEPS)
+        if not self.whole_first and self.whole_every != 1:
+            raise ValueError(f"whole_every is {self.whole_every}, and whole_first is off; leave one of the two out")
+
+    def is_whole(self, index: int) -> bool:
+        """Whether the first iteration of the step of that index is whole. In the first step nothing rests anyway."""
+        return self.whole_first and index % self.whole_every == 0
 
     def check(self, z: Tokens, mask_id: int) -> None:
         """A ValueError if nothing would be left to iterate after the first step."""
@@ -85,22 +97,36 @@ class Where:
             )
 
     def resting(
-        self, z: Tokens, last: Solved | None, *, is_given: Positions, num_hidden: int, mask_id: int, seen: Seen
+        self,
+        z: Tokens,
+        last: Solved | None,
+        *,
+        index: int,
+        is_given: Positions,
+        num_hidden: int,
+        mask_id: int,
+        seen: Seen,
     ) -> Resting:
-        """The positions that rest in a solve for z, after that of the last step. In the first step all run."""
+        """The positions that rest in the solve of a step for z, after that of the last. In the first step all run."""
         known = torch.zeros(len(z), num_hidden, dtype=torch.bool, device=z.device)
         given = None
         if self.changed_and_masked and last is not None:
             room = (0, num_hidden - z.shape[1])
             known, given = F.pad((z == last.z) & (z != mask_id), room), F.pad(is_given, room)
-        return Resting(known=known, given=given, tolerance=self.tolerance, whole_first=self.whole_first, seen=seen)
+        return Resting(known=known, given=given, tolerance=self.tolerance, whole_first=self.is_whole(index), seen=seen)
 
 
-def where_by_name(name: str, *, position_tolerance: float | None, whole_first: bool, has_solver: bool) -> Where | None:
+def where_by_name(
+    name: str, *, position_tolerance: float | None, whole_first: bool, has_solver: bool, whole_every: int = 1
+) -> Where | None:
     """The rule that settings name; None: all positions run. A ValueError if a setting would do nothing."""
     choose("solve", name, SOLVES)
     if name == "all" and not whole_first:
         raise ValueError("whole_first is off, and with solve all every iteration runs everywhere; leave it out")
+    if name == "all" and whole_every != 1:
+        raise ValueError(
+            f"whole_every is {whole_every}, and with solve all every iteration runs everywhere; leave it out"
+        )
     if (position_tolerance is not None) != (name in ("tolerance", "both")):
         if position_tolerance is None:
             raise ValueError(f"solve is {name}, and no position_tolerance is given; give one, such as 0.1")
@@ -110,7 +136,9 @@ def where_by_name(name: str, *, position_tolerance: float | None, whole_first: b
     if not has_solver:
         raise ValueError(f"solve is {name}, and a plain stack leaves nothing to iterate; solve all")
     is_known = name in ("changed-and-masked", "both")
-    return Where(changed_and_masked=is_known, tolerance=position_tolerance, whole_first=whole_first)
+    return Where(
+        changed_and_masked=is_known, tolerance=position_tolerance, whole_first=whole_first, whole_every=whole_every
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +153,8 @@ class PositionSettings:
     """The relative residual at which a position rests, for solve tolerance and both."""
     whole_first: bool = True
     """Whether the first iteration of a step runs at all tokens that were not given, whatever rests later."""
+    whole_every: int = 1
+    """Of so many steps, one has such a whole first iteration. With 2, it is every second step."""
     budget_in: Literal["blocks", "positions"] = "blocks"
     """What the budget counts. blocks: block evaluations, wherever a block runs. positions: the work at positions. Then
     iterations are planned so that the work expected is that of `budget` blocks that run everywhere."""
@@ -135,6 +165,7 @@ class PositionSettings:
             self.solve,
             position_tolerance=self.position_tolerance,
             whole_first=self.whole_first,
+            whole_every=self.whole_every,
             has_solver=has_solver,
         )
 

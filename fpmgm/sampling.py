@@ -142,7 +142,13 @@ def sample(
             if where is not None:
                 is_given = state.is_given.repeat(len(asked.z) // len(z), 1)  # twice in a guided step
                 resting = where.resting(
-                    asked.z, last, is_given=is_given, num_hidden=h_pre.shape[1], mask_id=denoiser.mask_id, seen=seen
+                    asked.z,
+                    last,
+                    index=index,
+                    is_given=is_given,
+                    num_hidden=h_pre.shape[1],
+                    mask_id=denoiser.mask_id,
+                    seen=seen,
                 )
                 h_init = h_init if last is None else torch.where(resting.known[..., None], last.h_star, h_init)
             solution = _solve(denoiser, h_pre, h_init, cond, solver, num_iters, resting)

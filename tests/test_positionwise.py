@@ -23,9 +23,10 @@ from tests.images import small_image_model
 
 CHANGED = Where()
 BARE = Where(whole_first=False)
+SECOND = Where(whole_every=2)
 TOLERANT = Where(changed_and_masked=False, tolerance=0.3)
 BOTH = Where(tolerance=0.3)
-RULES = {"changed": CHANGED, "bare": BARE, "tolerance": TOLERANT, "both": BOTH}
+RULES = {"changed": CHANGED, "bare": BARE, "second": SECOND, "tolerance": TOLERANT, "both": BOTH}
 
 
 def slow_reference(f: Any, h: Tensor, num_iters: int, where: Resting) -> tuple[Tensor, Tensor]:
@@ -184,6 +185,18 @@ def test_given_tokens_are_solved_in_the_first_step_and_rest_afterwards(small_mod
     assert sampled.block_evals.tolist() == [15, 15]
 
 
+def test_of_two_steps_one_has_a_whole_first_iteration(small_model: Build) -> None:
+    denoiser = small_model()
+    z = torch.full((2, 16), denoiser.mask_id)
+    _, steps = trace(denoiser, z, (2, 2, 2, 2), where=SECOND, reuse=three_state_reuse)
+    for before, step in pairwise(steps):
+        num = ((step.z == denoiser.mask_id) | (step.z != before.z)).sum(dim=1)
+        expected = 2 * num if step.index % 2 else 16 + num
+        assert step.solution.updates is not None
+        assert step.solution.updates.tolist() == expected.tolist()
+        assert (num < 16).any() or step.index == 1
+
+
 def test_a_position_runs_after_the_first_step_if_it_is_masked_or_its_token_is_new(small_model: Build) -> None:
     denoiser = small_model()
     _, steps = trace(denoiser, some_tokens(denoiser), where=CHANGED, reuse=no_reuse)
@@ -300,6 +313,10 @@ def test_a_network_that_sees_the_time_remembers_nothing(small_model: Build) -> N
         ({"name": "tolerance"}, "solve is tolerance, and no position_tolerance is given"),
         ({"name": "all", "position_tolerance": 0.1}, "position_tolerance is 0.1, and solve all does not use it"),
         ({"name": "all", "whole_first": False}, "every iteration runs everywhere"),
+        ({"name": "all", "whole_every": 2}, "whole_every is 2, and with solve all every iteration runs everywhere"),
+        ({"name": "changed-and-masked", "whole_every": 0}, "whole_every is 0"),
+        ({"name": "changed-and-masked", "whole_every": 2, "whole_first": False}, "leave one of the two out"),
+        ({"name": "tolerance", "position_tolerance": 0.1, "whole_every": 2}, "must run every position once"),
         ({"name": "both", "position_tolerance": -1.0}, "position_tolerance is -1.0"),
         ({"name": "tolerance", "position_tolerance": 0.1, "whole_first": False}, "must run every position once"),
         ({"name": "changed-and-masked", "has_solver": False}, "a plain stack leaves nothing to iterate"),
@@ -328,10 +345,12 @@ def test_generate_samples_with_the_rule_of_its_settings_and_tells_the_work(text_
     assert 0.5 * everywhere.position_blocks < at_some.position_blocks < everywhere.position_blocks
 
 
-def test_a_budget_in_positions_is_spent_on_as_much_work_as_that_of_all_positions(text_model: Model) -> None:
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_budget_in_positions_is_spent_on_as_much_work_as_that_of_all_positions(text_model: Model, every: int) -> None:
     settings: dict[str, Any] = {"num_samples": 16, "budget": 60, "steps": 10, "seed": 5}
     everywhere = fpmgm.generate(text_model, **settings)
-    by_work = fpmgm.generate(text_model, solve="changed-and-masked", budget_in="positions", **settings)
+    resting: dict[str, Any] = {"solve": "changed-and-masked", "whole_every": every, "budget_in": "positions"}
+    by_work = fpmgm.generate(text_model, **resting, **settings)
     assert by_work.steps == everywhere.steps
     assert by_work.block_evals > 1.1 * everywhere.block_evals
     assert 0.9 < by_work.position_blocks / everywhere.position_blocks < 1.05

@@ -116,6 +116,7 @@ def solver_cells(models: Sequence[str], base: Sampling, budgets: Sequence[int]) 
 RESTING: tuple[dict[str, Any], ...] = (
     {"solve": "all"},
     {"solve": "changed-and-masked"},
+    {"solve": "changed-and-masked", "whole_every": 2},
     {"solve": "changed-and-masked", "whole_first": False},
     {"solve": "both", "position_tolerance": 0.1},
 )

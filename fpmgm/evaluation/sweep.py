@@ -33,7 +33,7 @@ from fpmgm.schema import MAX_SAMPLES, require
 
 SINCE = {"grid", "confidence_noise", "schedule", "halton_roll", "cfg_weight", "guidance", "guidance_begin", "precision"}
 SINCE |= {"eta", "t_on", "t_off", "alpha_on", "solve", "position_tolerance", "whole_first", "budget_in"}
-SINCE |= {"iterations"}
+SINCE |= {"iterations", "whole_every"}
 """Settings of sampling that rows of before 2026-11-17 do not have; at their defaults, they change no row."""
 SEARCH = 96
 """At most so many samples has a try in the search for an entropy; what was found is then measured with all."""
