@@ -21,7 +21,8 @@ def test_plain_products_in_bfloat16_are_attention_and_have_its_gradients(num_que
     exact, rounded = heads(num_queries), [part.bfloat16() for part in heads(num_queries)]
     for part in (*exact, *rounded):
         part.requires_grad_()
-    expected, found = F.scaled_dot_product_attention(*exact), attend(*rounded)
+    q, k, v = exact
+    expected, found = F.scaled_dot_product_attention(q, k, v), attend(*rounded)
     assert found.dtype == torch.bfloat16
     torch.testing.assert_close(found.float(), expected, atol=0.03, rtol=0)
     expected.square().sum().backward()
