@@ -60,8 +60,9 @@ def main() -> None:
     parser.add_argument("--num-samples", type=int, default=256)
     arguments = parser.parse_args()
     model, evaluator = load(arguments.model), evaluator_for("text", judge=BUNDLED_JUDGE)
-    x = data_for(model).measured(arguments.num_samples).x
-    is_hidden = torch.rand(x.shape, generator=generator(0)) < 0.5
+    batch = data_for(model).measured(arguments.num_samples)
+    x = batch.x
+    is_hidden = batch.sparing(torch.rand(x.shape, generator=generator(0))) < 0.5
     starts = x.masked_fill(is_hidden, model.denoiser.mask_id)
     print(json.dumps({**provenance(), "judge": evaluator.judged_by(), "num_samples": len(x)}))
     for budget in arguments.budgets:

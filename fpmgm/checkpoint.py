@@ -93,17 +93,22 @@ class Model:
 
     @property
     def has_ends(self) -> bool:
-        """Whether it has learned documents: where they begin, and where they end, so that no more is shown."""
+        """Whether it has learned where a sequence ends, so that what comes after its first end is not shown."""
         return self.data is not None and self.data.has_ends
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether all its training sequences began with the first symbol, which was given."""
+        return self.data is not None and self.data.is_begun
 
     def starts(self, request: Mapping[str, Any], num_samples: int) -> Starts:
         """What is given of each sequence that is asked for, masks elsewhere.
 
-        A model of whole documents is given their first symbol. All its training sequences begin with it, and it is the
-        only thing that tells a network with relative positions where a sequence begins.
+        A model of documents is given their first symbol, as in training. It is the only thing that tells a network with
+        relative positions where a sequence begins.
         """
         asked = self.speech.starts(request, self.config.vocabulary, num_samples)
-        if not self.has_ends or self.speech.first is None:
+        if not self.is_begun or self.speech.first is None:
             return asked
         mask_id, first = self.config.vocabulary.mask_id, self.speech.first
         rows = [[first, *row[1:]] if row[0] == mask_id else row for row in asked.tokens]

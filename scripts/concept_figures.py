@@ -209,13 +209,13 @@ def _residuals_of_second_step(denoiser: Denoiser, z: Tokens, rule: Reuse) -> lis
     return _residuals(denoiser, second, 0.45, picard, start)
 
 
-def draw_filling(denoiser: Denoiser, length: int, file: Path) -> Path:
+def draw_filling(denoiser: Denoiser, first: int, length: int, file: Path) -> Path:
     """Which positions a sampler fills at which step, and how far its solver was from the fixed point."""
     steps: list[Step] = []
     spending = plan(96, denoiser.cost)
     sample(
         denoiser,
-        masked_start(denoiser, [[]], length),
+        masked_start(denoiser, [[first]], length),
         times=even_times(spending.num_steps),
         iterations=spending.iterations,
         transition=Ancestral(),
@@ -252,7 +252,7 @@ def main(folder: Path = FOLDER, *, with_model: bool = True) -> list[Path]:
         denoiser = mdlm(config).eval()
         tokens = torch.randint(39, (2, 32), generator=generator(1))
     files.append(draw_solve(denoiser, tokens, folder / "solve.svg"))
-    files.append(draw_filling(denoiser, tokens.shape[1], folder / "filling.svg"))
+    files.append(draw_filling(denoiser, int(tokens[0, 0]), tokens.shape[1], folder / "filling.svg"))
     return files
 
 

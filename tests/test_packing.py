@@ -182,9 +182,10 @@ def test_a_model_folder_tells_whether_its_texts_end(
         assert [len(row) for row in out.tokens] == [24, 24]
 
 
-@pytest.mark.parametrize("packing", ["wrap", "begin", "end"])
-def test_the_first_symbol_of_documents_is_given_in_training_and_in_sampling(text_model: Model, packing: Any) -> None:
-    is_begun = packing != "wrap"
+@pytest.mark.parametrize(("packing", "is_begun"), [("wrap", False), ("pad", False), ("begin", True), ("end", True)])
+def test_the_first_symbol_of_documents_is_given_in_training_and_in_sampling(
+    text_model: Model, packing: Any, is_begun: bool
+) -> None:
     data = load_text(config_of(packing=packing))
     batch = data.batch(data.train[:4])
     assert (batch.given is not None) is is_begun
@@ -193,7 +194,8 @@ def test_the_first_symbol_of_documents_is_given_in_training_and_in_sampling(text
         batch.x, batch.sparing(torch.zeros(batch.x.shape)), torch.ones(4), mask_id=text_model.denoiser.mask_id
     )
     assert ((fully == text_model.denoiser.mask_id).sum(dim=1) == 16 - is_begun).all()
-    assert noise.num_tokens == 4 * (16 - is_begun)
+    assert noise.num_tokens == int(batch.is_real.sum()) <= 4 * (16 - is_begun)
+    assert batch.is_real[:, 0].all() == (not is_begun)
     model = replace(text_model, data=config_of(packing=packing, length=24))
     seen: list[Any] = []
     out = generate(model, budget=6, steps=2, num_samples=2, on_step=seen.append)

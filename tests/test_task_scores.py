@@ -86,8 +86,12 @@ def test_conventions_mask_what_they_say() -> None:
     item = Item((0, 1, 2), (3, 1, 2, 3), (0,))
     everywhere = draw_masks(item, Scoring(name="duo", draws=400))
     assert everywhere.is_masked.float().mean(dim=0) == pytest.approx(torch.full((8,), 0.5), abs=0.1)
+    sparing = draw_masks(item, Scoring(name="duo", draws=400, num_given=1))
+    assert not sparing.is_masked[:, 0].any()
+    assert torch.equal(sparing.is_masked[:, 1:], everywhere.is_masked[:, 1:])
+    torch.testing.assert_close(sparing.weights, everywhere.weights * 8 / 7)
     for name in ("smdm", "llada"):
-        drawn = draw_masks(item, Scoring(name=name, draws=400))
+        drawn = draw_masks(item, Scoring(name=name, draws=400, num_given=1))
         assert not drawn.is_masked[:, :3].any()
         assert not drawn.is_masked[:, 7:].any()
     counts = draw_masks(item, Scoring(name="llada", draws=8)).is_masked.sum(dim=1)

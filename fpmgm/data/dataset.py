@@ -83,8 +83,12 @@ class DataConfig(Protocol):
 
     @property
     def has_ends(self) -> bool:
-        """Whether a sequence is a document, or several: it begins with the first symbol, which is given, and says where
-        it ends, so that what comes after its first end is not shown."""
+        """Whether a sequence says where it ends, so that what comes after its first end is not shown."""
+        ...
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether every sequence begins with the first symbol, which is given then, in training and in sampling."""
         ...
 
     def placed(self, content: str = "") -> "DataConfig":

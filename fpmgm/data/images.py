@@ -35,6 +35,7 @@ class ImagesConfig(PixelsConfig):
 
     data_type: ClassVar[str] = "images"
     has_ends: ClassVar[bool] = False
+    is_begun: ClassVar[bool] = False
 
     tokenizer: str = "fashion"
     """The image tokenizer: that of a model (fashion is bundled), the folder of a run that trained one, or a folder of a

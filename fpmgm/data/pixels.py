@@ -52,6 +52,7 @@ class PixelsConfig:
 
     data_type: ClassVar[str] = "pixels"
     has_ends: ClassVar[bool] = False
+    is_begun: ClassVar[bool] = False
     note: ClassVar[str] = ""
 
     source: str = "fashion"

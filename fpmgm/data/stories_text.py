@@ -76,6 +76,10 @@ class StoriesConfig:
     def has_ends(self) -> bool:
         return self.packing != "wrap"
 
+    @property
+    def is_begun(self) -> bool:
+        return self.packing == "begin"
+
     def load(self, codec: Codec | None = None) -> TextDataset:
         return load_stories(self, codec)
 
@@ -130,7 +134,7 @@ def load_stories(config: StoriesConfig, codec: Codec | None = None, making: Work
         codec=codec or TextCodec(tokenizer.to_str(pretty=True)),
         vocabulary=Vocabulary(size=symbols.size, mask_id=symbols.mask_id, length=config.length),
         pad_id=symbols.pad_id if config.packing == "pad" else None,
-        is_begun=config.has_ends,
+        is_begun=config.is_begun,
         place=folder,
     )
 

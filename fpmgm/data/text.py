@@ -119,6 +119,11 @@ class TextConfig:
     def has_ends(self) -> bool:
         return self.packing != "wrap"
 
+    @property
+    def is_begun(self) -> bool:
+        """`wrap` and `pad` are MDLM's own ways, which mask and count the first symbol like any other."""
+        return self.packing not in ("wrap", "pad")
+
     def placed(self, content: str = "") -> "TextConfig":
         """The same with whole paths and the hash of the text, as a model folder keeps it.
 
@@ -217,7 +222,7 @@ def load_text(config: TextConfig, codec: Codec | None = None) -> TextDataset:
         vocabulary=Vocabulary(size=symbols.size, mask_id=symbols.mask_id, length=config.length),
         pad_id=symbols.pad_id if config.packing == "pad" else None,
         given=np.load(folder / "given.npy", mmap_mode="r") if config.packing == PAIRS else None,
-        is_begun=config.has_ends,
+        is_begun=config.is_begun,
         content=content,
         place=folder,
     )

@@ -170,7 +170,8 @@ def report_of(whole: Mapping[str, Any], line: str) -> dict[str, Any]:
         known = ", ".join(dict.fromkeys(point["model"] for point in whole["points"]))
         raise ValueError(f"line is {line!r}, and the frontiers are those of {known}")
     pairs = [pair for pair in whole["pairs"] if pair["model"] == line]
-    return {**{name: whole[name] for name in KEPT}, "points": points, "pairs": pairs}
+    kept = {"compute": "float32", **{name: whole[name] for name in KEPT if name in whole}}
+    return {**kept, "points": points, "pairs": pairs}
 
 
 def card_lines(report: Mapping[str, Any]) -> list[str]:
@@ -181,7 +182,8 @@ def card_lines(report: Mapping[str, Any]) -> list[str]:
     pairs = [read_object(Pair, pair, "frontier.pairs") for pair in kept["pairs"]]
     points = [Point(**{**point, "metrics": _intervals(point["metrics"])}) for point in kept["points"]]
     judge = f"{kept['judge']}, convention {kept.get('convention', 'paper')}"
-    lines = [HEADING, "", f"Judge: {judge}; {kept['num_samples']} samples a point and seed.", ""]
+    precision = f"sampled in {kept.get('compute', 'float32')}"
+    lines = [HEADING, "", f"Judge: {judge}; {kept['num_samples']} samples a point and seed, {precision}.", ""]
     if pairs:
         columns = [column for column in PAIRS if any(column.value(pair) is not None for pair in pairs)]
         lines += [_filled(READING), "", markdown(pairs, columns)]

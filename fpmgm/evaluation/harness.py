@@ -53,6 +53,7 @@ class FpmgmLM(TemplateLM):
             num_iters=int(num_iters),
             seed=int(seed),
             batch_size=min(at_once, max_batch_size or at_once),
+            num_given=int(self.model.is_begun),
         )
         self.budget = int(budget)
         self.cut: dict[str, set[Any]] = {}

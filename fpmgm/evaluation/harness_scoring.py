@@ -44,6 +44,12 @@ class Draws(NamedTuple):
     is_masked: Bool[Tensor, "N L"]
     weights: Float[Tensor, " N"]
 
+    def sparing(self, num: int) -> "Draws":
+        """The same where the first `num` tokens are given: not masked, and not counted in the mean over all."""
+        is_masked, length = self.is_masked.clone(), self.is_masked.shape[1]
+        is_masked[:, :num] = False
+        return Draws(is_masked, self.weights * length / (length - num))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Scoring:
@@ -56,6 +62,8 @@ class Scoring:
     """Solver iterations of a pass; a plain stack has none."""
     seed: int = 0
     batch_size: int = 32
+    num_given: int = 0
+    """How many tokens at the beginning of an item the model has never had to guess; `duo` leaves them out."""
 
     def __post_init__(self) -> None:
         require("draws", self.draws, 1, MAX_DRAWS)
@@ -90,7 +98,8 @@ def are_greedy(denoiser: Denoiser, items: Sequence[Item], scoring: Scoring) -> l
 def draw_masks(item: Item, scoring: Scoring) -> Draws:
     """The masks of an item. Items with one prefix share random numbers, so that choices differ by what they say."""
     rng = generator(scoring.seed, zlib.crc32(repr(item.prefix).encode()))
-    return DRAWN[scoring.name](item, scoring.draws, rng)
+    drawn = DRAWN[scoring.name](item, scoring.draws, rng)
+    return drawn.sparing(scoring.num_given) if scoring.name == "duo" and scoring.num_given else drawn
 
 
 def _draw_all(item: Item, num: int, rng: Generator) -> Draws:

@@ -71,9 +71,11 @@ def data_for(model: Model, source: str = OWN, split: str = AUTO, *, with_trainin
                 f"split is {split}, and models are measured on held-out stories only; give --split held-out"
             )
         stories = StoriesConfig(length=model.config.vocabulary.length)
-        return (stories if with_training else stories.held_out_only()).load(codec)
+        found = (stories if with_training else stories.held_out_only()).load(codec)
+        return replace(found, is_begun=model.is_begun)
     place = _split_file(source, split) if split in STANDARD else source
     data = load_text(_read_like(own, TextConfig(source=place, length=model.config.vocabulary.length)), codec)
+    data = replace(data, is_begun=model.is_begun)  # every row begins with the first symbol, however it is packed
     if split == HELD_OUT:
         return data
     return replace(data, train=np.arange(0), held_out=np.arange(len(data.rows)))

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fpmgm.budget import spending_of
-from fpmgm.checkpoint import Model, find_folder, load, read_config, read_generation, weights_of
+from fpmgm.checkpoint import Model, find_folder, load, read_config, read_generation, read_settings, weights_of
 from fpmgm.cluster import HERE, Workers
 from fpmgm.codecs import load_codec
 from fpmgm.evaluation.cells import Cell, cost_of
@@ -242,6 +242,8 @@ def key_of(cell: Cell, protocol: Protocol) -> str:
     measured = {"num_samples": protocol.num_samples, **settings}
     if protocol.dtype != Protocol.dtype:  # rows of before there was a choice are still known
         measured["dtype"] = protocol.dtype
+    if _is_begun(cell.model):  # rows of before the first symbol was given are measured again
+        measured["begun"] = True
     parts: list[Any] = [cell.model, weights_of(cell.model), _told(sampling), measured, judge]
     if cell.knob:
         parts.append([cell.knob, cell.entropy])
@@ -264,6 +266,13 @@ def _grid(model: str) -> tuple[int, int] | None:
     """The rows and columns that a model fills, if it fills a grid."""
     codec = load_codec(find_folder(model))
     return codec.grid if codec else None
+
+
+@lru_cache(maxsize=64)
+def _is_begun(model: str) -> bool:
+    """Whether a model is given the first symbol of its samples."""
+    _, data = read_settings(find_folder(model))
+    return data is not None and data.is_begun
 
 
 _loaded = lru_cache(maxsize=2)(load)

@@ -26,7 +26,7 @@ from fpmgm.files import write_text
 from fpmgm.progress import tracked
 from fpmgm.provenance import provenance
 from fpmgm.randomness import Streams
-from fpmgm.sampling import even_times, masked_start, sample
+from fpmgm.sampling import even_times, sample
 from fpmgm.transitions import Ancestral, Transition
 from fpmgm.types import Tokens
 
@@ -170,12 +170,13 @@ class Study:
     def samples(self, transition: Transition, spending: Plan) -> Tokens:
         """Drawn without reuse, so that nothing differs but what tokens are drawn from."""
         asked, denoiser = self.asked, self.model.denoiser
+        starts = self.model.starts({}, min(BATCH, asked.num_samples)).tokens
         parts = []
         for first in tracked(range(0, asked.num_samples, BATCH), "sampling"):
             batch = range(first, min(first + BATCH, asked.num_samples))
             sampled = sample(
                 denoiser,
-                masked_start(denoiser, [[]] * len(batch), asked.length or None),
+                torch.tensor(starts[: len(batch)], device=self.model.device)[:, : asked.length or None],
                 times=even_times(spending.num_steps),
                 iterations=spending.iterations,
                 transition=transition,

@@ -12,12 +12,12 @@ import torch
 
 from fpmgm.evaluation.latency import interleave
 from fpmgm.experiments.workloads import Updater
+from fpmgm.gradients import IterationCounts
 from fpmgm.training.config import Training
 from fpmgm.training.optim import optimiser_of, set_learning_rate
 
 REPEATS = 5
-DRAWS = ((2, 4), (2, 5))
-"""Iterations without and with gradients, whose mean is that of the paper's U(0,4) and U(3,6)."""
+NUM_DRAWS = 2
 
 
 def update_seconds(configs: Mapping[str, Training], repeats: int = REPEATS) -> dict[str, float]:
@@ -37,7 +37,7 @@ def update_seconds(configs: Mapping[str, Training], repeats: int = REPEATS) -> d
     found = {}
     for name, config in configs.items():
         warm = getattr(config.objective, "warm_start", 0.0)
-        cold, *rest = (timings[f"{name} {share}"].median / len(DRAWS) for share in _shares(config))
+        cold, *rest = (timings[f"{name} {share}"].median / NUM_DRAWS for share in _shares(config))
         found[name] = cold + warm * (rest[0] - cold) if rest else cold
     return found
 
@@ -53,10 +53,20 @@ def _updates(config: Training, warm_start: float) -> Callable[[], None]:
     updater = Updater(denoiser, config.batch_size, replace(objective, warm_start=warm_start))
     updater.optimiser = optimiser_of(denoiser, config.optim)
     set_learning_rate(updater.optimiser, 1e-6)
-    return partial(_run, updater, is_bf16=config.mixed_precision == "bf16")
+    return partial(_run, updater, mean_draws(objective.iterations), is_bf16=config.mixed_precision == "bf16")
 
 
-def _run(updater: Updater, *, is_bf16: bool) -> None:
+def mean_draws(counts: IterationCounts) -> list[tuple[int, int]]:
+    """Two draws of iterations without and with gradients, whose mean is that of all.
+
+    >>> mean_draws(IterationCounts(no_grad_min=0, no_grad_max=4, grad_min=3, grad_max=6))
+    [(2, 4), (2, 5)]
+    """
+    without, with_grad = counts.no_grad_min + counts.no_grad_max, counts.grad_min + counts.grad_max
+    return [(without // 2, with_grad // 2), (without - without // 2, with_grad - with_grad // 2)]
+
+
+def _run(updater: Updater, draws: list[tuple[int, int]], *, is_bf16: bool) -> None:
     with torch.autocast("cpu", torch.bfloat16, enabled=is_bf16):
-        for num_no_grad, num_grad in DRAWS:
+        for num_no_grad, num_grad in draws:
             updater(num_no_grad, num_grad)

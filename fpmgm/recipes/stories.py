@@ -14,7 +14,7 @@ Stages start from the bundled base models:
 
 fpmgm train stories-match        FP-MDLM, distribution matching
 fpmgm train stories-mdlm-match   MDLM, the same
-fpmgm train stories-cofre        FP-MDLM, consistency across steps (L_CONS): the paper's recipe
+fpmgm train stories-cofre        FP-MDLM, consistency across steps (L_CONS): the paper's stage
 fpmgm train stories-mdlm-cons    MDLM, the same loss
 fpmgm train stories-sdtt         MDLM, self-distillation through time
 fpmgm train stories-fp-sdtt      FP-MDLM, the same

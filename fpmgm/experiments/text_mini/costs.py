@@ -118,9 +118,11 @@ def _cost(page: Page) -> Part:
     ]
     _draw_bars(page, bars)
     words = (
-        f"{BUSY} An update has {BATCH} sequences and the mean number of iterations; its memory is that of the largest "
-        f"one, with {page.sizes.batch_size} sequences and {MOST_ITERATIONS[1]} iterations with gradients, in a process "
-        "of its own. CoFRe has the costs of FP-MDLM, and its stage beside them."
+        f"{BUSY} An update has {BATCH} sequences and the mean of the paper's numbers of iterations, which are larger "
+        f"than those that the base model was trained with; its memory is that of the largest one, with "
+        f"{page.sizes.batch_size} sequences and {MOST_ITERATIONS[1]} iterations with gradients, in a process of its "
+        "own. Updates and samples of this section are in float32. CoFRe has the costs of FP-MDLM, and its stage beside "
+        "them."
     )
     table = markdown(bars, BARS).rstrip()
     text = f"{words}\n\n![FP-MDLM relative to MDLM](cost.png)\n\n{table}\n\n{quoted('cost').rstrip()}"

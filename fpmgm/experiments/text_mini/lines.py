@@ -46,7 +46,7 @@ def every_reuse(contestant: Contestant) -> tuple[Line, ...]:
 
 
 def cofre(num_seeds: int = 1, **settings: Any) -> Line:
-    """The paper's whole method: FP-MDLM, L_CONS and three-state reuse."""
+    """FP-MDLM, L_CONS and three-state reuse, which the paper calls CoFRe, on our base model."""
     return Line("CoFRe", staged("FP-MDLM + L_CONS", num_seeds), {"reuse": "three-state", **settings})
 
 

@@ -245,10 +245,10 @@ def _real_text(page: Page) -> dict[str, Any]:
 def _texts(page: Page, line: Line, budget: int, num: int) -> list[str]:
     model = page.paths(line.contestant)[0]
     sampling = _at(page, line, budget)
-    about = {"weights": weights_of(model), "sampling": vars(sampling), "samples": num}
+    about = {"weights": weights_of(model), "sampling": vars(sampling), "samples": num, "compute": page.compute}
 
     def make() -> list[str]:
-        return generate(load(model, device=page.device), num_samples=num, **vars(sampling)).texts
+        return generate(load(model, device=page.device, dtype=page.compute), num_samples=num, **vars(sampling)).texts
 
     found: list[str] = page.kept("texts", about, make)
     return found

@@ -182,7 +182,9 @@ def _heading(page: Page) -> list[str]:
         f"    fpmgm reproduce text-mini --judge {page.judge} --convention {page.convention} --seed {page.seed}"
         f" --compute {page.compute}",
         "The corpus is `stories`: sequences of 256 tokens and 4,096 symbols, networks 192 wide, MDLM of 12 blocks and "
-        "FP-MDLM of 1/1/1. The paper has OpenWebText, 1,024 tokens and networks 768 wide. Our budgets are a quarter of "
+        "FP-MDLM of 1/1/1. The paper has OpenWebText, 1,024 tokens and networks 768 wide, and another injection, more "
+        "solver iterations in training and another optimiser: base models are those of the recipes `stories-fp` and "
+        "`stories-mdlm`. Our budgets are a quarter of "
         "the paper's, so that a step reveals as large a share of a sequence. Tables of the paper are marked as quoted.",
         f"The judge is {page.judge}, by the convention `{page.convention}`. A cell is the generative perplexity with "
         "its 95 % interval over samples, and the entropy in brackets. All rows lie in `rows.jsonl` beside this page, "
