@@ -1,7 +1,9 @@
 """Which text a model is measured on."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from torch import Tensor
 from fpmgm.__main__ import main
 from fpmgm.checkpoint import Model
 from fpmgm.data import Dataset
+from fpmgm.data.text import TextConfig
 from fpmgm.evaluation.held_out import data_for, measured_data, measured_on, split_of, text_codec, usual_number
 
 LINE = "the sea and the sky and the old oak\n"
@@ -48,6 +51,16 @@ def test_all_of_a_file_is_measured(text_model: Model, tmp_path: Path) -> None:
     _, some, words = sequences_of(text_model, str(file), num=5)
     assert words == f"5 of {len(x):,} sequences, 120 tokens of {file}"
     assert some.shape == (5, 24)
+
+
+@pytest.mark.parametrize("packing", ["wrap", "begin"])
+def test_other_text_begins_with_what_the_model_is_given(text_model: Model, tmp_path: Path, packing: Any) -> None:
+    file = tmp_path / "my.txt"
+    file.write_text(LINE * 100)
+    model = replace(text_model, data=TextConfig(packing=packing, length=24))
+    batch = data_for(model, str(file)).measured(4)
+    assert batch.is_real[:, 1:].all()
+    assert bool(batch.is_real[:, 0].any()) is (packing == "wrap")
 
 
 def test_of_a_corpus_what_training_holds_out_is_measured(text_model: Model, tmp_path: Path) -> None:
