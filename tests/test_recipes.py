@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 import fpmgm
-from fpmgm.checkpoint import find_folder
+from fpmgm.checkpoint import BUNDLED, find_folder
 from fpmgm.codecs import load_codec
 from fpmgm.evaluation.evaluator import evaluator_of
 from fpmgm.evaluation.text import TextEvaluator
 from fpmgm.recipes import RECIPES
 from fpmgm.training import loop
 from fpmgm.training.metrics import read_metrics
+from fpmgm.training.start import check_named_models
 
 VERSE = "".join(f"line {i} of a poem about the {word}\n" for i in range(300) for word in ("sea", "sky", "old oak"))
 SMALL: dict[str, Any] = {"width": 16, "num_heads": 2, "cond_width": 8}
@@ -64,6 +65,13 @@ def test_train_runs_a_recipe_with_changes_and_returns_where_the_model_is_and_its
 def test_what_is_no_recipe_or_no_field_of_one_is_refused(recipe: str, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         fpmgm.train(recipe, **changes)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, recipe in RECIPES.items() if (BUNDLED / (recipe.init or "-")).is_dir()]
+)
+def test_a_stage_fits_the_bundled_model_that_it_starts_from(name: str) -> None:
+    check_named_models(RECIPES[name])
 
 
 def test_recipes_of_published_runs_mask_and_validate_as_mdlm() -> None:
