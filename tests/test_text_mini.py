@@ -36,6 +36,7 @@ from fpmgm.training import loop
 from fpmgm.training.config import Training
 from fpmgm.training.loop import train
 from fpmgm.training.optim import OptimConfig
+from fpmgm.training.watch import Watch
 from tests.test_tables import sampled_row
 
 VERSE = "".join(f"line {i} of a poem about the {word}\n" for i in range(600) for word in ("sea", "sky", "old oak"))
@@ -98,7 +99,7 @@ def small_models(folder: Path) -> dict[str, Any]:
                 objective = replace(objective, teacher=own[objective.teacher])
             model = DEEP if getattr(recipe.model, "num_fp", 0) == 0 else SHALLOW
             changes = {"model": model, "data": data, "optim": optim, "objective": objective, **SMALL}
-            changes |= {"init": own[recipe.init], "init_map": recipe.init_map and "1/2/3"}
+            changes |= {"init": own[recipe.init], "init_map": recipe.init_map and "1/2/3", "watch": Watch()}
             small[name] = replace(recipe, **changes)
     return {"judge": made["judge"], "recipes": small}
 

@@ -32,6 +32,7 @@ from fpmgm.post_training.matching import Matching
 from fpmgm.post_training.sdtt import SelfDistillation
 from fpmgm.training.config import Training
 from fpmgm.training.optim import OptimConfig
+from fpmgm.training.watch import Watch
 
 FIXED_POINT = Network(
     width=192,
@@ -95,11 +96,28 @@ STAGE = replace(
 
 STORIES_MATCH = replace(
     STAGE,
-    objective=Matching(base=AS_SAMPLED),
+    objective=Matching(base=AS_SAMPLED, steps=(4, 8, 16), remask="nested"),  # of 24, 48 and 96 blocks
     optim=replace(STAGE.optim, lr=1e-5, injection_lr=1.0),
+    updates=400,
+    checkpoint_every=100,
+    validate_every=200,
+    snapshot_every=0,
+    watch=Watch(
+        every=100,
+        judge="stories-source",
+        compute="bfloat16",
+        temperatures=(0.85, 1.05),
+        num_samples=48,
+        patience=2,
+    ),
 )
 
-STORIES_MDLM_MATCH = replace(STORIES_MATCH, init="stories-mdlm", model=DEEP)
+STORIES_MDLM_MATCH = replace(
+    STORIES_MATCH,
+    init="stories-mdlm",
+    model=DEEP,
+    objective=Matching(steps=(2, 4, 8), remask="nested"),  # of 24, 48 and 96 blocks
+)
 
 STORIES_COFRE = replace(STAGE, objective=Consistency(weight=1.0, base=AS_SAMPLED), stop_above=0.15)
 
