@@ -12,6 +12,7 @@ import torch
 from fpmgm.backbones.dit import Network
 from fpmgm.checkpoint import load
 from fpmgm.data.text import TextConfig
+from fpmgm.evaluation.evaluator import evaluator_for
 from fpmgm.files import append_line
 from fpmgm.objectives import NextToken
 from fpmgm.training import loop
@@ -86,6 +87,12 @@ def test_the_model_with_the_best_frontier_is_kept(config: Training, monkeypatch:
     kept = load(train(config, "test")).denoiser.state_dict()
     snapshot = load(Path(config.out) / "snapshots" / "update-00000006").denoiser.state_dict()
     assert all(torch.equal(kept[name], snapshot[name]) for name in kept)
+    card = (Path(config.out) / "model" / "README.md").read_text()
+    assert "6 updates of 4 sequences" in card
+    evaluator = evaluator_for("text")
+    batch = config.data.load().measured(config.validation_sequences)
+    found = evaluator.validate(load(Path(config.out) / "model").denoiser, batch, num_iters=config.validation_iters)
+    assert f"{found.value:.2f} ± " in card
 
 
 def test_a_run_ends_when_its_frontier_has_not_got_better_for_long(

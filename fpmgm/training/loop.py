@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -279,8 +280,12 @@ class Run:
         return int(signal.SIGTERM if is_term else signal.SIGINT)
 
     def last_row(self) -> Row:
-        """The metrics of the last update, with its validation, which is measured again if it was lost."""
-        if "validation" not in self.row:
+        """The metrics of the update whose model is kept, the last one as a rule, with its validation."""
+        best = self.watched.best()
+        if best and best != self.done:
+            rows = {row["update"]: row for row in read_metrics(self.folder)}
+            return {**rows.get(best, self.row), **self._validated(self.best_model.denoiser)}
+        if "validation" not in self.row:  # it was lost
             self.row = {"update": self.done, **self.row, **self.validate()}
         return self.row
 
@@ -374,7 +379,7 @@ class Run:
         found = self.evaluator.validate(denoiser, batch, num_iters=self.config.validation_iters)
         return {"validation": found.value, "validation_error": found.error}
 
-    @property
+    @cached_property
     def best_model(self) -> Model:
         """What the run gives: the model with the best frontier, if it was watched, else that of the last update."""
         best = self.watched.best()
@@ -382,7 +387,7 @@ class Run:
             return self.model
         kept = load(self.folder / SNAPSHOTS / f"update-{best:08d}", device="cpu")
         print(f"the frontier was best after update {best}; that model is kept", file=sys.stderr)
-        return replace(self.model, denoiser=kept.denoiser)
+        return replace(self.model, denoiser=kept.denoiser.to(self.accelerator.device))
 
     @property
     def model(self) -> Model:
