@@ -33,7 +33,7 @@ from fpmgm.transitions import TransitionName
 
 SINCE = {"embedding_start", "injection_start", "gate_start"}
 """Settings that folders written before 2026-11-17 lack; they matter to fresh weights only."""
-DEFAULT = "stories-fp"
+DEFAULT = "stories"
 """The bundled model that is meant when none is named."""
 CURVES = "curves.png"
 MODEL_FILES = (

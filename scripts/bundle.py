@@ -46,11 +46,12 @@ def bundle(run: Path, name: str, sequences: int = ALL) -> None:
     if model.speech.kind != "text":
         _bundle_images(run / "model", folder, name)
         return
-    found = evaluate(name, budgets=(), judge="", validation_sequences=sequences, ngram=not settings["init"])
+    is_stage = settings["init"] not in ("", name)  # a base may go on from the model that it replaces
+    found = evaluate(name, budgets=(), judge="", validation_sequences=sequences, ngram=not is_stage)
     [bound] = found.validation
     results = found.as_json()
     lines = [(f"this model, {bound.num_sequences:,} sequences", f"{bound.value:.2f} ± {bound.error:.2f}")]
-    if settings["init"]:
+    if is_stage:
         about = f"The model started from `{settings['init']}`, whose card has 5-gram models of the same text."
     else:
         data = data_for(model, split=HELD_OUT, with_training=True)
