@@ -111,8 +111,7 @@ class TextConfig:
         return self.source
 
     @property
-    def fields(self) -> Fields:
-        """Of pairs."""
+    def fields(self) -> Fields:  # of pairs
         return Fields(prompt=self.prompt_field, answer=self.answer_field, between=self.between)
 
     @property
@@ -120,8 +119,7 @@ class TextConfig:
         return self.packing != "wrap"
 
     @property
-    def is_begun(self) -> bool:
-        """`wrap` and `pad` are MDLM's own ways, which mask and count the first symbol like any other."""
+    def is_begun(self) -> bool:  # `wrap` and `pad` are MDLM's ways, whose first symbol is like any other
         return self.packing not in ("wrap", "pad")
 
     def placed(self, content: str = "") -> "TextConfig":
@@ -210,8 +208,8 @@ def load_text(config: TextConfig, codec: Codec | None = None) -> TextDataset:
     shape = read_object(Shape, read_json(folder / "shape.json"), str(folder / "shape.json"))
     if shape.note:
         _say_once(f"{config.source}: {shape.note}")
-    tokens = np.memmap(folder / "rows.bin", dtype=np.uint16 if shape.bytes == 2 else np.uint32, mode="r")
-    rows = tokens.reshape(-1, config.length)
+    dtype = np.uint16 if shape.bytes == 2 else np.uint32
+    rows = np.memmap(folder / "rows.bin", dtype=dtype, mode="r").reshape(-1, config.length)
     train, kept = _split(config, folder, len(rows), shape.held_out_from)
     symbols = symbols_of(tokenizer)
     return TextDataset(

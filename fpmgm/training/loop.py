@@ -285,9 +285,8 @@ class Run:
         if best and best != self.done:
             rows = {row["update"]: row for row in read_metrics(self.folder)}
             return {**rows.get(best, self.row), **self._validated(self.best_model.denoiser)}
-        if "validation" not in self.row:  # it was lost
-            self.row = {"update": self.done, **self.row, **self.validate()}
-        return self.row
+        lost = {} if "validation" in self.row else {"update": self.done, **self.validate()}
+        return {**self.row, **lost}
 
     def _limit(self) -> float:
         """The validation beyond which the stopping rule ends the run."""
