@@ -143,7 +143,8 @@ def _filled(text: str) -> str:
 
 
 def _marks(found: Found) -> str:
-    full = " The filled point of a line is temperature 1." if found.asked.knob == "temperature" else ""
+    has_one = found.asked.knob == "temperature" and 1.0 in found.asked.settings
+    full = " The filled point of a line is temperature 1." if has_one else ""
     band = " The star is real text, and the grey band holds 90 % of its sequences." if found.real else ""
     return f"Lower is better, at the same entropy.{full}{band}"
 
