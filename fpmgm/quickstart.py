@@ -156,12 +156,15 @@ def stored_lines() -> str:
     kept = read_json(BUNDLED / DEFAULT / "report.json").get("frontier")
     if not kept or not kept["real"]:
         return ""
-    found = {point["budget"]: point["metrics"][QUALITY]["value"] for point in kept["points"] if point["setting"] == 1.0}
+    nearest = min((point["setting"] for point in kept["points"]), key=lambda setting: abs(setting - 1))
+    found = {
+        point["budget"]: point["metrics"][QUALITY]["value"] for point in kept["points"] if point["setting"] == nearest
+    }
     listed = ", ".join(f"{found[budget]:.1f} at {budget}" for budget in BUDGETS if budget in found)
     return (
         f"Stored, not measured now: {kept['judge']}, which wrote the stories that were learned, finds perplexity "
-        f"{listed} block evaluations ({kept['num_samples'] * len(kept['seeds'])} samples each), and "
-        f"{kept['real']['metrics'][QUALITY]:.1f} in stories of its own.\n"
+        f"{listed} block evaluations ({kept['num_samples'] * len(kept['seeds'])} samples each at temperature "
+        f"{nearest:g}), and {kept['real']['metrics'][QUALITY]['value']:.1f} in stories of its own.\n"
     )
 
 

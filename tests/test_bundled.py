@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from fpmgm.checkpoint import BUNDLED, load
+from fpmgm.checkpoint import BUNDLED, DEFAULT, load
+from fpmgm.quickstart import stored_lines
 
 NAMES = sorted(folder.name for folder in BUNDLED.iterdir() if folder.is_dir())
 TEXTS = [name for name in NAMES if (BUNDLED / name / "tokenizer.json").is_file()]
@@ -48,6 +49,16 @@ def test_cards_of_images_have_the_command_the_curves_samples_and_real_images_bes
             "Its tokenizer makes a mean",
         ):
             assert words in card
+
+
+def test_the_quick_start_tells_what_the_source_found_in_the_default_model_and_in_its_own_stories() -> None:
+    kept = json.loads((BUNDLED / DEFAULT / "report.json").read_text())["frontier"]
+    near_one = {point["budget"]: point for point in kept["points"] if point["setting"] == 0.95}
+    told = stored_lines()
+    assert told.startswith("Stored, not measured now: stories-source")
+    assert f"{near_one[24]['metrics']['perplexity_per_sample']['value']:.1f} at 24" in told
+    assert "258 samples each at temperature 0.95" in told
+    assert f"{kept['real']['metrics']['perplexity_per_sample']['value']:.1f} in stories of its own" in told
 
 
 @pytest.mark.parametrize("name", TEXTS)
