@@ -134,9 +134,11 @@ def test_a_sweep_of_positions_compares_every_rule_with_all_positions_sample_by_s
         "positions", folder, budgets=(24,), num_samples=3, judge=BUNDLED_JUDGE, out=str(tmp_path / "out")
     )
     lines = (tmp_path / "out" / "positions-pairs.md").read_text().splitlines()
-    assert [row.sampling.solve for row in found.rows] == ["all", "changed-and-masked", "changed-and-masked", "both"]
+    assert [row.sampling.solve for row in found.rows] == ["all", *["changed-and-masked"] * 3, "both"]
+    assert [row.sampling.whole_every for row in found.rows] == [1, 1, 2, 1, 1]
+    assert "whole_every" in lines[0]
     assert (
-        len([line for line in lines if line.startswith("|")]) == 2 + 3
+        len([line for line in lines if line.startswith("|")]) == 2 + 4
     )  # all positions are what others are set against
     first, rested = found.rows[0], found.rows[2]
     rested_nats, first_nats = ([nats or 0.0 for nats in row.per_sample["nats"]] for row in (rested, first))
