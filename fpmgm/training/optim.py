@@ -9,12 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
+from fpmgm.devices import dtype_named
 from fpmgm.names import choose
 from fpmgm.training.muon import Muon
 
 Tensors = tuple[Tensor, ...] | list[Tensor]
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +49,7 @@ class OptimConfig:
 
     def __post_init__(self) -> None:
         choose("optimiser", self.kind, {"adamw": None, "muon": None})
-        choose("muon_precision", self.muon_precision, DTYPES)
+        choose("muon_precision", self.muon_precision, dict.fromkeys(("float32", "bfloat16")))
         choose("learning-rate decay", self.decay, {"constant": None, "cosine": None})
         for name in ("lr", "injection_lr", "clip"):
             if not getattr(self, name) > 0:
@@ -89,7 +88,7 @@ def optimiser_of(denoiser: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
         "weight_decay": config.weight_decay,
     }
     if config.kind == "muon":
-        return Muon(groups, momentum=config.muon_momentum, dtype=DTYPES[config.muon_precision], **settings)
+        return Muon(groups, momentum=config.muon_momentum, dtype=dtype_named(config.muon_precision), **settings)
     return torch.optim.AdamW(groups, **settings)
 
 
