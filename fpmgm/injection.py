@@ -6,11 +6,12 @@ u = G(h_pre) once, then the blocks read inject(h, u). The part that depends on u
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F  # noqa: N812
 from torch.utils.checkpoint import checkpoint
 
@@ -114,15 +115,22 @@ class DiagonalInjection(nn.Module):
         self.scale = nn.Parameter(torch.ones(width))  # b
 
     @property
+    def log_decay(self) -> Float[Tensor, " D"]:
+        """log a, channel by channel."""
+        return -self.log_rate.clamp(_log_rate(self.LARGEST), _log_rate(self.SMALLEST)).exp()
+
+    @property
     def decay(self) -> Float[Tensor, " D"]:
         """a, channel by channel."""
-        rate = self.log_rate.clamp(_log_rate(self.LARGEST), _log_rate(self.SMALLEST)).exp()
-        return torch.exp(-rate)
+        return self.log_decay.exp()
 
     def constant(self, u: Hidden) -> Constant:
         return self.scale * F.rms_norm(u, u.shape[-1:])
 
     def forward(self, h: Hidden, constant: Constant) -> Hidden:
+        if torch.is_grad_enabled():
+            mixed: Hidden = _Decayed.apply(h, constant, self.log_decay)
+            return mixed
         return torch.addcmul(constant, self.decay.to(h.dtype), h)
 
     def set_exact(self, a: float, b: float) -> None:
@@ -133,6 +141,30 @@ class DiagonalInjection(nn.Module):
             )
         self.log_rate.fill_(_log_rate(a))
         self.scale.fill_(b)
+
+
+class _Decayed(torch.autograd.Function):
+    """exp(log_a) h + constant, which keeps its output for the backward pass and not h.
+
+    The output is kept by the block that reads it anyway, and exp(log_a) h is what it has above the constant.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, constant: Tensor, log_a: Tensor) -> Tensor:
+        a = log_a.exp().to(h.dtype)
+        out = torch.addcmul(constant, a, h)
+        ctx.save_for_backward(out, constant, a)
+        ctx.dtype = log_a.dtype
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        out, constant, a = ctx.saved_tensors
+        by_log_a = None
+        if ctx.needs_input_grad[2]:
+            by_log_a = (outer * (out - constant)).flatten(0, -2).sum(dim=0).to(ctx.dtype)
+        return outer * a, outer, by_log_a
 
 
 def _log_rate(a: float) -> float:

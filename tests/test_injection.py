@@ -105,6 +105,21 @@ def test_a_diagonal_injection_that_would_not_shrink_h_is_refused(a: float) -> No
     assert all(map(torch.equal, before, injection.parameters()))
 
 
+def test_the_diagonal_injection_keeps_its_output_for_the_backward_pass_and_not_its_input() -> None:
+    injection, h, h_pre = build("diagonal")
+    constant, kept = injection.constant(h_pre), set()
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.add(tensor.data_ptr())
+        return tensor
+
+    h.requires_grad_()
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        out = injection(h, constant)
+    assert {out.data_ptr(), constant.data_ptr()} <= kept
+    assert h.data_ptr() not in kept
+
+
 def test_gradients_of_the_diagonal_injection_are_those_of_finite_differences() -> None:
     injection, h, h_pre = build("diagonal")
     injection = injection.double()
