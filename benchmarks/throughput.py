@@ -12,7 +12,6 @@ from pathlib import Path
 
 import torch
 from matplotlib.figure import Figure
-from matplotlib.ticker import ScalarFormatter
 
 from fpmgm import Denoiser
 from fpmgm.backbones import NetworkConfig
@@ -46,7 +45,7 @@ def curve(found: dict[int, dict[str, float]], length: int, file: Path) -> None:
     for index, name in enumerate(next(iter(found.values()))):
         axis.plot(list(found), [rates[name] for rates in found.values()], label=name, **line_style(index))
     axis.set_xscale("log", base=2)
-    axis.xaxis.set_major_formatter(ScalarFormatter())
+    axis.set_xticks(list(found), [str(batch) for batch in found])
     axis.set(xlabel="sequences in a batch", ylabel=f"tokens per second, length {length}", ylim=(0, None))
     axis.legend(frameon=False)
     axis.grid(alpha=0.3)

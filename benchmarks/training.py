@@ -3,6 +3,7 @@
 MDLM-small (12 blocks, 768 wide, GPT-2's vocabulary) against its 1/1/1 fixed-point form, length 256, batch 4, 2 threads.
 Time: a whole update (masks, loss, gradients, clipping, AdamW), contestants interleaved, medians; a fixed point is timed
 at 2 iterations without gradients and at 4 and at 5 with, and their mean taken: the mean draw of U(0,4) and U(3,6).
+Names that end in `_short` have 1 iteration without and 3 with gradients, the mean draw of U(0,2) and U(2,4).
 Memory: each case in a fresh process whose allocator gives freed memory back, the peak of its resident size in the
 forward and backward pass over that before (activations and gradients) and, beside it, the bytes that autograd saves.
 The blocks' multiply-adds a second are compared with the machine's own matrix multiply.
@@ -19,7 +20,7 @@ import torch
 
 from fpmgm import MDLMConfig, mdlm
 from fpmgm.evaluation.latency import Timing, interleave
-from fpmgm.experiments.workloads import Updater, random_denoiser, two_updates, update_memory
+from fpmgm.experiments.workloads import MEAN_DRAW, SHORT_DRAW, Updater, random_denoiser, two_updates, update_memory
 from fpmgm.provenance import provenance
 
 MDLM = MDLMConfig(length=256, dropout=0.0)
@@ -30,6 +31,7 @@ NETWORKS = {
     "fp_linear": replace(FP, injection="linear"),
     "fp_diagonal": replace(FP, injection="diagonal"),
 }
+SHORT = "_short"
 NUM_NO_GRAD = 2
 BATCH = 4
 
@@ -37,9 +39,11 @@ BATCH = 4
 def measure_time(repeats: int) -> dict[str, Timing]:
     """Seconds of an update by contestant."""
     pairs = {name: two_updates(random_denoiser(config), BATCH) for name, config in NETWORKS.items()}
+    short = random_denoiser(NETWORKS["fp_diagonal"])
+    pairs[f"fp_diagonal{SHORT}"] = two_updates(short, BATCH, counts=SHORT_DRAW)
     timings = {name: timing.over(2) for name, timing in interleave(pairs, repeats).items()}
     for name, timing in timings.items():
-        print(f"{name:11} an update: {timing}")
+        print(f"{name:17} an update: {timing}")
     return timings
 
 
@@ -54,7 +58,7 @@ def memory_in_fresh_process(name: str, num_grad: int) -> dict[str, int]:
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     found: dict[str, int] = json.loads(done.stdout)
     print(
-        f"{name:11} {num_grad} with gradients: peak {found['peak'] / 1e6:.0f} MB, saved {found['saved'] / 1e6:.0f} MB"
+        f"{name:17} {num_grad} with gradients: peak {found['peak'] / 1e6:.0f} MB, saved {found['saved'] / 1e6:.0f} MB"
     )
     return found
 
@@ -88,12 +92,13 @@ def main() -> None:
     print(json.dumps(provenance()))
     fraction = matmul_fraction(arguments.repeats)
     timings = measure_time(arguments.repeats)
-    cases = {("mdlm", 3), *((name, num) for name in NETWORKS if name != "mdlm" for num in (4, 5, 6))}
+    cases = {("mdlm", 3), ("fp_diagonal", 3)}
+    cases |= {(name, num) for name in NETWORKS if name != "mdlm" for num in (4, 5, 6)}
     memory = {case: memory_in_fresh_process(*case)["peak"] for case in sorted(cases)}
     plain = memory["mdlm", 3]
 
-    def at_the_mean(name: str) -> float:
-        return round((memory[name, 4] + memory[name, 5]) / 2 / plain, 3)
+    def at_the_mean(name: str, counts: tuple[tuple[int, int], ...] = MEAN_DRAW) -> float:
+        return round(sum(memory[name, num_grad] for _, num_grad in counts) / len(counts) / plain, 3)
 
     result = {
         "time": round(timings["fp"].against(timings["mdlm"]), 3),
@@ -103,6 +108,8 @@ def main() -> None:
         "memory_linear": at_the_mean("fp_linear"),
         "time_diagonal": round(timings["fp_diagonal"].against(timings["mdlm"]), 3),
         "memory_diagonal": at_the_mean("fp_diagonal"),
+        "time_diagonal_short": round(timings[f"fp_diagonal{SHORT}"].against(timings["mdlm"]), 3),
+        "memory_diagonal_short": at_the_mean("fp_diagonal", SHORT_DRAW),
         "matmul_fraction": round(fraction, 3),
     }
     print(json.dumps(result))

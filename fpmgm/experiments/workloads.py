@@ -118,13 +118,24 @@ def update_memory(update: Updater, num_no_grad: int, num_grad: int) -> dict[str,
     return {"peak": peak, "saved": sum(size for address, size in saved.items() if address not in weights)}
 
 
-def two_updates(denoiser: Denoiser, batch_size: int, objective: MaskedCrossEntropy = OF_TEXT) -> Callable[[], None]:
-    """Two updates whose mean is the mean draw of U(0,4) and U(3,6): 2 iterations without gradients, 4 and 5 with."""
+MEAN_DRAW = ((2, 4), (2, 5))
+"""Iterations without and with gradients of two updates, whose mean is the mean draw of U(0,4) and U(3,6)."""
+SHORT_DRAW = ((1, 3), (1, 3))
+"""The same of U(0,2) and U(2,4), which the recipes of stories draw."""
+
+
+def two_updates(
+    denoiser: Denoiser,
+    batch_size: int,
+    objective: MaskedCrossEntropy = OF_TEXT,
+    counts: tuple[tuple[int, int], ...] = MEAN_DRAW,
+) -> Callable[[], None]:
+    """Two updates with so many iterations each."""
     update = Updater(denoiser, batch_size, objective)
 
     def run() -> None:
-        update(2, 4)
-        update(2, 5)
+        for num_no_grad, num_grad in counts:
+            update(num_no_grad, num_grad)
 
     return run
 
