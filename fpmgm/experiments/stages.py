@@ -18,8 +18,11 @@ from fpmgm.recipes import RECIPES
 from fpmgm.recipes.stories import AS_SAMPLED
 
 SEEDS = (0, 1, 2)
-BUDGETS = (12, 24, 48, 96, 192)
-TEMPERATURES = (0.8, 0.9, 1.0, 1.1)
+BUDGETS = (24, 48, 96)
+FAR_BUDGETS, FAR = (12, 192), "far"
+"""Budgets at which base models and headline lines are compared too, on a page of its own."""
+SECOND_BUDGETS, SECOND = (24, 96), "second-judge"
+TEMPERATURES = (0.8, 0.95, 1.1)
 FINDINGS = "findings.md"
 """What people say of the page; it is put in front of the tables."""
 
@@ -53,13 +56,14 @@ class Stages:
     runs: Path
     lines: tuple[Contestant, ...] = LINES
     budgets: tuple[int, ...] = BUDGETS
+    far_budgets: tuple[int, ...] = FAR_BUDGETS
     temperatures: tuple[float, ...] = TEMPERATURES
     seeds: tuple[int, ...] = SEEDS
     num_samples: int = 86
     """Samples of each seed at each point."""
     judge: str = "stories-source"
     second_judge: str = ""
-    """Who also judges the base models and the headline lines, at the budgets 24 and 96."""
+    """Who also judges the base models and the headline lines, on a page of its own."""
     convention: Any = "paper"
     device: str = "auto"
     compute: DtypeName = "float32"
@@ -72,9 +76,10 @@ class Stages:
         """Train what is missing, measure it, and write the pages; returns the first page."""
         made = self._models()
         page = self._compare(made, self.folder, self.judge, self.budgets)
+        headline = {line.name: made[line.name] for line in self.lines if line.is_headline or line.is_base}
+        self._compare(headline, self.folder / FAR, self.judge, self.far_budgets)
         if self.second_judge:
-            headline = {line.name: made[line.name] for line in self.lines if line.is_headline or line.is_base}
-            self._compare(headline, self.folder / "second-judge", self.second_judge, (24, 96))
+            self._compare(headline, self.folder / SECOND, self.second_judge, SECOND_BUDGETS)
         findings = self.folder / FINDINGS
         if findings.is_file():
             text = page.read_text(encoding="utf-8")
