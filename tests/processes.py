@@ -29,8 +29,8 @@ VERSE = "".join(f"line {i} of a poem about the {word}\n" for i in range(200) for
 LONGEST = 900
 """Seconds that a job may take, on a machine that is busy."""
 ATTEMPTS, HEAP_BROKEN = 3, "malloc(): "
-"""glibc has aborted a process whose heap was broken, once in many hundred sharded runs, while torch gathered shards over
-gloo (docs/log.md, 2026-11-18). Jobs go on where they were stopped, so such a job is started again."""
+"""glibc has once ended a sharded process whose heap was broken, while torch gathered shards over gloo (docs/log.md,
+2026-11-18). Jobs go on where they were stopped, so such a job is started again."""
 LIMIT, PACKING = 8, 14
 """Seconds that a collective may wait, and that packing takes, where the one is to outlast the other."""
 
