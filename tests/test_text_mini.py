@@ -58,7 +58,6 @@ SIZES = Sizes(
     high=(6, 12, 18),
     pair=(9, 12),
     temperatures=(0.5, 1.0),
-    ends=(0.5, 1.0),
     steps=(1, 2, 4),
     iterations=(1, 4),
     stage=2,

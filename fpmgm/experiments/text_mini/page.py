@@ -33,9 +33,9 @@ BASE = "stories-match"
 class Sizes:
     """How much is sampled and trained. The whole page fits 8 hours of 2 cores, beyond base models and stages."""
 
-    few: int = 64
+    few: int = 40
     """Samples of a point in ablations."""
-    many: int = 86
+    many: int = 64
     """Samples of a point and seed in headlines."""
     seeds: int = 3
     """Of headlines: of training where there is a stage, and of sampling."""
@@ -44,9 +44,7 @@ class Sizes:
     high: tuple[int, ...] = (24, 48, 96, 192, 384, 768)
     pair: tuple[int, ...] = (24, 96)
     """Budgets of ablations with many lines."""
-    temperatures: tuple[float, ...] = (0.8, 0.9, 1.0)
-    ends: tuple[float, ...] = (0.8, 1.0)
-    """Temperatures of sweeps with many cells."""
+    temperatures: tuple[float, ...] = (0.8, 1.0)
     steps: tuple[int, ...] = (2, 4, 8, 16, 32)
     iterations: tuple[int, ...] = (1, 2, 4, 8)
     stage: int = 100

@@ -41,7 +41,7 @@ def allocation_tables(page: Page) -> tuple[Table, ...]:
             lines=tuple(Line(f"{kind}, {words}", model, {"reuse": reuse, "allocation": kind}) for kind in ALLOCATIONS),
             budgets=sizes.budgets,
             pairs=tuple((f"{BEST}, {words}", f"{kind}, {words}") for kind in ALLOCATIONS if kind != BEST),
-            temperatures=sizes.ends,
+            temperatures=sizes.temperatures,
             num_samples=sizes.few,
         )
         for reuse, words in REUSES.items()
@@ -141,7 +141,7 @@ def coefficient_tables(page: Page) -> tuple[Table, ...]:
             lines=tuple({line.name: line for line in (usual, *grid)}.values()),
             budgets=sizes.pair,
             pairs=tuple((line.name, usual.name) for line in grid if line.name != usual.name),
-            temperatures=sizes.ends,
+            temperatures=sizes.temperatures,
             num_samples=sizes.few,
         )
         for grid in grids
@@ -171,7 +171,7 @@ def grid_tables(page: Page) -> tuple[Table, ...]:
         Table(
             lines=(_grid_line(steps, iterations),),
             budgets=(steps * cost.step(iterations),),
-            temperatures=sizes.ends,
+            temperatures=sizes.temperatures,
             num_samples=sizes.few,
         )
         for steps in sizes.steps

@@ -81,7 +81,7 @@ def _validation(model: str, num: int, device: str) -> dict[str, Any]:
 
 def _pair_table(page: Page, lines: tuple[Line, ...], pairs: tuple[tuple[str, str], ...]) -> Table:
     sizes = page.sizes
-    return Table(lines=lines, budgets=sizes.pair, pairs=pairs, temperatures=sizes.ends, num_samples=sizes.few)
+    return Table(lines=lines, budgets=sizes.pair, pairs=pairs, temperatures=sizes.temperatures, num_samples=sizes.few)
 
 
 def loss_tables(page: Page) -> tuple[Table, ...]:
