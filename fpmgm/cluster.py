@@ -7,12 +7,13 @@ files that all pieces share.
 import os
 import secrets
 import socket
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any, TypeVar
 
 import torch
@@ -37,6 +38,8 @@ QUIET = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
 """How Ray is started."""
+JOINING = {"RAY_NUM_REDIS_GET_RETRIES": "2"}  # who does not answer as a head does is not asked for half a minute
+"""How a Ray that runs already is joined, besides."""
 
 Result = TypeVar("Result")
 
@@ -71,7 +74,7 @@ class OnWorkers:
             return
         if self.ray:
             _check_address(self.ray)
-        os.environ.update(QUIET if self.ray else QUIET | _secret())  # Ray reads them when it is imported
+        os.environ.update(QUIET | (JOINING if self.ray else _secret()))  # Ray reads them when it is imported
         import ray
 
         if ray.is_initialized():
@@ -191,6 +194,7 @@ def _secret() -> dict[str, str]:
 def _start(ray: Any, num_cpus: int, folder: str) -> None:
     """A Ray of this machine, without a page, that goes with this process."""
     ray.init(
+        address="local",  # and not that of RAY_ADDRESS
         num_cpus=num_cpus,
         include_dashboard=False,
         log_to_driver=False,
@@ -201,12 +205,31 @@ def _start(ray: Any, num_cpus: int, folder: str) -> None:
 
 
 def _join(ray: Any, address: str) -> None:
-    """Join a cluster; a ValueError if that is not possible."""
+    """Join a cluster; a ValueError with Ray's own reason if that is not possible."""
+    with TemporaryFile() as warnings:
+        try:
+            with _errors_to(warnings.fileno()):
+                ray.init(address=address, log_to_driver=False, configure_logging=False)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            warnings.seek(0)
+            said = warnings.read().decode(errors="replace").strip().split("\n")[-1]
+            reasons = [str(error).strip().split("\n")[0], said.partition("] ")[2]]
+            raise ValueError(
+                f"ray is {address}, and there is no cluster to join ({'; '.join(filter(None, reasons))}); {ADDRESS}"
+            ) from error
+
+
+@contextmanager
+def _errors_to(file: int) -> Iterator[None]:
+    """While the block runs, all that this process writes to its standard error goes to a file, native code's too."""
+    sys.stderr.flush()
+    own = os.dup(2)
+    os.dup2(file, 2)
     try:
-        ray.init(address=address, log_to_driver=False, configure_logging=False)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise ValueError(f"ray is {address}, and there is no cluster to join ({reason}); {ADDRESS}") from error
+        yield
+    finally:
+        os.dup2(own, 2)
+        os.close(own)
 
 
 def _check_address(address: str) -> None:

@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import psutil
 import pytest
@@ -27,6 +29,8 @@ from fpmgm.evaluation.tables import markdown
 from fpmgm.generation import Sampling
 
 NOBODY = "127.0.0.1:1"
+OPEN = {**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+"""The environment of a cluster that asks nobody for a token."""
 
 
 @pytest.mark.parametrize(
@@ -94,6 +98,57 @@ def test_somebody_who_answers_and_is_no_ray_is_told_apart(says: bytes) -> None:
 def test_one_that_greets_as_ray_does_is_let_through() -> None:
     with Listener(bytes([0, 0, 6, 4, 0, 0, 0, 0, 0])) as address:
         cluster._check_address(address)
+
+
+@pytest.mark.slow
+def test_one_that_greets_as_ray_does_and_is_none_is_refused_in_one_line() -> None:
+    words = [sys.executable, "-m", "fpmgm", "sweep", "budgets", "--ray"]
+    with Listener(bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])) as address:
+        done = subprocess.run([*words, address], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 2
+    assert f"ray is {address}, and there is no cluster to join (" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Iterator[str]:
+    """The address of a Ray that somebody else has started."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    words = ["start", "--head", "--node-ip-address", "127.0.0.1", "--port", port, "--num-cpus", "1", "--block"]
+    words += ["--include-dashboard", "false"]
+    with (tmp_path / "head.log").open("w") as log, TemporaryDirectory(prefix="ray-") as short:  # of a socket's name
+        command = [str(Path(sys.executable).with_name("ray")), *words, "--temp-dir", short]
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=OPEN)
+        try:
+            while "Ray runtime started" not in (tmp_path / "head.log").read_text():
+                assert process.poll() is None, (tmp_path / "head.log").read_text()
+                time.sleep(0.2)
+            yield f"127.0.0.1:{port}"
+            assert process.poll() is None  # whoever joins it leaves it as it is
+        finally:
+            process.terminate()
+            process.wait()
+
+
+@pytest.mark.slow
+def test_a_cluster_that_runs_already_does_the_work_twice(head: str, text_model: Model, tmp_path: Path) -> None:
+    text_model.save(tmp_path / "model")
+    words = [sys.executable, "-m", "fpmgm", "sweep", "budgets", str(tmp_path / "model"), "--num-samples", "2"]
+    for budget in ("6", "9"):
+        asked = ["--judge", "", "--budgets", budget, "--ray", head, "--out", str(tmp_path / "out")]
+        done = subprocess.run([*words, *asked], capture_output=True, text=True, timeout=600, env=OPEN)
+        assert done.returncode == 0, done.stderr
+    assert [row.sampling.budget for row in read_rows(tmp_path / "out" / "budgets.jsonl")] == [6, 9]
+
+
+@pytest.mark.slow
+def test_workers_of_this_machine_join_no_cluster_that_the_environment_names(text_model: Model, tmp_path: Path) -> None:
+    text_model.save(tmp_path / "model")
+    words = ["sweep", "budgets", str(tmp_path / "model"), "--num-samples", "2", "--judge", "", "--budgets", "6"]
+    asked = [sys.executable, "-m", "fpmgm", *words, "--workers", "2", "--out", str(tmp_path / "out")]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=600, env={**OPEN, "RAY_ADDRESS": NOBODY})
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(("told", "num"), [(None, 1), ("3", 3), ("4,2", 4), ("", 1), ("no", 1), ("0", 1)])
