@@ -39,6 +39,17 @@ def test_a_model_that_repeats_one_story_is_seen_though_its_entropy_is_high() -> 
     assert (found["set_distinct_4"].value, seen["set_distinct_4"].value) == (1, 1 / 16)
 
 
+def test_texts_that_begin_alike_are_seen_though_they_go_on_differently() -> None:
+    various = torch.randint(0, 4096, (16, 64), generator=generator(1))
+    alike = various.clone()
+    alike[:4, :12] = various[0, :12]
+    found, seen = measure(various), measure(alike)
+    assert (found["shared_openings"].value, seen["shared_openings"].value) == (0, 1 / 4)
+    assert seen["overlap_4"].value < 0.05
+    alike[1, 11] += 1
+    assert measure(alike)["shared_openings"].value == 3 / 16
+
+
 def test_the_interval_of_shared_n_grams_is_no_narrower_than_other_samples_say() -> None:
     """The jackknife errs to the safe side, here by a half."""
     rng, values, widths = generator(2), [], []

@@ -193,7 +193,7 @@ def _points(asked: Frontiers, rows: Sequence[Row]) -> list[Point]:
                     budget=budget,
                     knob=asked.knob,
                     setting=setting,
-                    metrics={name: _pooled(name, [each[name] for each in metrics]) for name in metrics[0]},
+                    metrics={name: _pooled(name, [each[name] for each in metrics]) for name in _common(metrics)},
                 )
             )
     return found
@@ -211,3 +211,8 @@ def _pooled(name: str, seeds: Sequence[Interval]) -> Interval:
     ends = (mean, mean - below, mean + above)
     value, low, high = map(float, np.exp(ends) if is_log else ends)
     return Interval(value=value, low=low, high=high)
+
+
+def _common(metrics: Sequence[Mapping[str, Interval]]) -> list[str]:
+    """The metrics that all seeds of a point have; rows of an earlier version may lack some."""
+    return [name for name in metrics[0] if all(name in each for each in metrics)]

@@ -62,6 +62,7 @@ MEASURED = (
     metric("entropy", "entropy", digits=3),
     metric("set_distinct_4", "distinct 4-grams of all", digits=3, rank=2),
     metric("overlap_4", "shared 4-grams", digits=3, rank=1),
+    metric("shared_openings", "shared openings", digits=3, rank=1),
     metric("repetition_4", "repetition", digits=3, rank=3),
 )
 READING = (

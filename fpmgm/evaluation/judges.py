@@ -87,6 +87,16 @@ def check_convention(convention: str, judge: str) -> None:
         )
 
 
+def check_judge(source: str) -> None:
+    """A ValueError if there is no such judge here and the hub, which may have it, does not answer."""
+    is_here = source in (STORIES_SOURCE, STORIES_IDS, "smollm2") or (BUNDLED / source).is_dir()
+    if not is_here and not (Path(source) / "model.safetensors").is_file() and not hub_answers():
+        raise ValueError(
+            f"judge is {source!r}, but the hub does not answer; give {STORIES_SOURCE}, {BUNDLED_JUDGE}, smollm2 or a "
+            "folder of a causal model"
+        )
+
+
 def load_judge(source: str, max_length: int = 1024, *, device: str = "auto", convention: str = PAPER) -> Judge:
     """stories-source, smollm2, a bundled causal model, a folder of one, or any causal model of the hub, as gpt2-large.
 
@@ -102,10 +112,7 @@ def load_judge(source: str, max_length: int = 1024, *, device: str = "auto", con
         return _smollm2(max_length, device, convention)
     if (BUNDLED / source).is_dir() or (Path(source) / "model.safetensors").is_file():
         return _own(source, device, convention)
-    if not hub_answers():
-        raise ValueError(
-            f"judge is {source!r}, but the hub does not answer; give smollm2 or a folder of a causal model"
-        )
+    check_judge(source)
     return _hub(source, source, max_length, device, convention)
 
 

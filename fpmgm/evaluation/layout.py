@@ -25,6 +25,7 @@ MEASURED = (
     metric("repetition_4", "repetition", digits=3),
     metric("set_distinct_4", "distinct 4-grams of all", digits=3, rank=5),
     metric("overlap_4", "shared 4-grams", digits=3, rank=5),
+    metric("shared_openings", "shared openings", digits=3, rank=5),
     metric("mauve", "MAUVE", digits=3, best="highest"),
 )
 OF_IMAGES = (
@@ -45,7 +46,7 @@ MATCHED = (
 )
 TEXTS_HAVE = "distinct_2"
 """A metric that is measured of all texts, and of nothing else."""
-SHOWN = (MEASURED[0], *MEASURED[2:4], MEASURED[7])
+SHOWN = (MEASURED[0], *MEASURED[2:4], MEASURED[-1])
 """What fits on a terminal; the files have all."""
 COSTS = (
     Column(title="block evaluations", value=lambda row: row.block_evals),

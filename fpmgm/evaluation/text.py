@@ -45,6 +45,8 @@ def _ratio(means: Means) -> Statistics:
 
 GENERATIVE = Metric(name="perplexity_per_sample", title="generative perplexity", best="lowest")
 ENTROPY = Metric(name="entropy", title="unigram entropy", best="highest")
+OPENING = 12
+"""Tokens at the beginning of a text: once upon a time there was a girl, and her name."""
 DECIMALS = 4
 """Of the numbers of each sample, which rows keep."""
 VALIDATED = Metric(name="perplexity", title="validation perplexity", best="lowest")
@@ -189,10 +191,12 @@ def measure(tokens: Tokens, readings: Sequence[Reading] | None = None, *, seed: 
 
     `perplexity_per_token` averages nats over all tokens of all texts (MDLM), `perplexity_per_sample` over each text
     first (the paper, SDTT); both are exponentials. `distinct_2` is the mean over texts of each text's own share of
-    different pairs, so that it does not fall with the number of samples. `set_distinct_4` and `overlap_4` tell how
-    different the texts are from each other; they compare only sets of as many samples.
+    different pairs, so that it does not fall with the number of samples. `set_distinct_4`, `overlap_4` and
+    `shared_openings` (the share of texts whose first tokens another text has too) tell how different the texts are from
+    each other; they compare only sets of as many samples.
     """
-    between = set_diversity(tokens, 4)
+    between, opening = set_diversity(tokens, 4), tokens[:, :OPENING]
+    begun = set_diversity(opening, opening.shape[1])
     found = {
         "entropy": _interval([unigram_entropy(tokens).numpy()], _first, seed),
         "distinct_2": _interval(_distinct(tokens, 2), _ratio, seed),
@@ -200,6 +204,7 @@ def measure(tokens: Tokens, readings: Sequence[Reading] | None = None, *, seed: 
         "repetition_4": _interval([repetition(tokens, 4).numpy()], _first, seed),
         "set_distinct_4": _share(between.distinct, between.distinct_without),
         "overlap_4": _share(between.overlap, between.overlap_without),
+        "shared_openings": _share(begun.overlap, begun.overlap_without),
     }
     if readings is not None:
         nats = [reading.nats for reading in readings if len(reading.nats)]
