@@ -85,6 +85,34 @@ def test_with_two_positions_the_gradient_is_the_mean_over_all_texts_and_masks(sm
     assert float((found - wanted).norm()) < 0.05 * float(wanted.norm())
 
 
+def test_with_nested_masks_the_gradient_is_the_mean_over_all_texts_and_what_the_next_step_shows(
+    small_model: Build,
+) -> None:
+    student, teacher, fake = (tiny(small_model, 3, seed) for seed in (1, 2, 3))
+    t, t_next, t_again, num = 0.5, 0.25, 0.625, 12000
+    start = (1, MASK, MASK)
+    masked = torch.tensor([start])
+    kept = (1 - t_again) / (1 - t_next)  # of what the next step shows
+    log_g = log_p_of(student, masked)[0]
+    expected = torch.zeros((), dtype=torch.float64)
+    for tokens in itertools.product((1,), range(MASK), range(MASK)):
+        for shown in itertools.product((False, True), repeat=3):
+            again = torch.tensor([[token if s else MASK for token, s in zip(tokens, shown, strict=True)]])
+            seen = [kept if token != MASK else kept * (t - t_next) / t for token in start]
+            chance = math.prod(p if s else 1 - p for p, s in zip(seen, shown, strict=True))
+            chance *= math.prod(float(log_g[i, tokens[i]].exp().detach()) for i in (1, 2))
+            excess = (log_p_of(fake, again) - log_p_of(teacher, again)).detach()[0]
+            for i in (1, 2):
+                if not shown[i]:
+                    expected = expected + chance / t_again / 3 * (log_g[i].exp() * excess[i]).sum()
+    x = torch.ones(num, 3, dtype=torch.long)
+    objective, times = Matching(steps=(4,), remask="nested"), torch.ones(num, dtype=torch.float64)
+    noise = drawn(objective, student, x, z=masked.repeat(num, 1), t=t * times, t_again=t_again * times)
+    found = gradient_of(objective.loss(student, x, noise, teacher, fake).total, student)
+    wanted = gradient_of(expected, student)
+    assert float((found - wanted).norm()) < 0.05 * float(wanted.norm())
+
+
 def test_the_fake_learns_the_students_distribution_as_a_soft_target(small_model: Build) -> None:
     student, teacher, fake = (tiny(small_model, 4, seed) for seed in (1, 2, 3))
     x = torch.randint(0, MASK, (6, 4), generator=generator(0))
@@ -203,6 +231,12 @@ def test_nested_masks_show_no_more_than_the_next_step_of_the_sampler_does(small_
     torch.testing.assert_close(share, torch.tensor([0.5, 0.5, 0.75, 0.75]).double(), atol=0.03, rtol=0)
     times = objective.draw(student, x, rng=generator(0))
     assert (times.t_again >= times.t - 0.25 - 1e-6).all()
+
+
+def test_runs_of_other_seeds_have_rollouts_of_other_seeds(small_model: Build) -> None:
+    student, x = tiny(small_model, 4, 1), torch.zeros(2, 4, dtype=torch.long)
+    own = Matching(steps=(3,), inputs="own")
+    assert len({own.draw(student, x, rng=generator(seed)).seed for seed in range(3)}) == 3
 
 
 @pytest.mark.parametrize("remask", ["anew", "nested"])

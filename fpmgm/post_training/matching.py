@@ -162,7 +162,7 @@ class Matching:
             num_steps=num_steps,
             index=index,
             row=torch.arange(num),
-            seed=moment.update,
+            seed=int(torch.randint(1 << 31, (), generator=rng)) if self.inputs == "own" else 0,
             token=token,
             reveal=reveal,
             mask=batch.sparing(mask),
