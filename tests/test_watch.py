@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -139,8 +140,24 @@ def test_a_watched_run_that_was_killed_ends_as_one_left_alone(
         ({"every": 5}, "there is no watch.judge"),
         ({"every": 5, "judge": "auto", "temperatures": (1.0,)}, "two temperatures"),
         ({"patience": 0}, "watch.patience"),
+        ({"seed": -3}, "watch.seed"),
+        ({"temperatures": (-1.0, 1.0)}, "temperature is -1"),
+        ({"temperatures": (1.0, 1.0)}, "give each of them once"),
     ],
 )
 def test_a_watch_that_measures_nothing_is_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Watch(**settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"judge": "nosuch"}, "judge is 'nosuch'"), ({"budgets": (1,)}, "budget"), ({"budgets": (6, 10**12)}, "budget")],
+)
+def test_a_watch_that_cannot_be_is_refused_before_anything_is_written(
+    config: Training, settings: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fpmgm.evaluation.judges.hub_answers", lambda: False)
+    with pytest.raises(ValueError, match=message):
+        train(replace(config, watch=replace(config.watch, **settings)), "test")
+    assert not Path(config.out).exists()

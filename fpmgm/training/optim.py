@@ -52,8 +52,11 @@ class OptimConfig:
         choose("muon_precision", self.muon_precision, dict.fromkeys(("float32", "bfloat16")))
         choose("learning-rate decay", self.decay, {"constant": None, "cosine": None})
         for name in ("lr", "injection_lr", "clip"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"optim.{name} is {getattr(self, name)}; it must be above 0")
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"optim.{name} is {getattr(self, name)}; it must be above 0, and finite")
+        for name in ("weight_decay", "warmup"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"optim.{name} is {getattr(self, name)}; it must be 0 or above, and finite")
         for name in ("beta1", "beta2", "ema", "muon_momentum"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"optim.{name} is {getattr(self, name)}; it must be at least 0 and below 1")

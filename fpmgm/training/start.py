@@ -5,11 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from fpmgm.backbones import NetworkConfig
+from fpmgm.backbones.dit import Network
 from fpmgm.backbones.network import Learned, Vocabulary
+from fpmgm.budget import plan
 from fpmgm.checkpoint import Model, find_folder, load, read_config, read_settings
 from fpmgm.codecs import load_codec
 from fpmgm.data import Dataset
 from fpmgm.denoiser import Denoiser
+from fpmgm.evaluation.judges import check_judge, judge_named
 from fpmgm.interop.conversion import check_map, to_fixed_point
 from fpmgm.interop.layer_map import LayerMap
 from fpmgm.post_training.consistency import DISTANCES, INIT, Consistency
@@ -24,7 +27,7 @@ RUNS_OWN = ("", "ema", "start")
 
 
 def check_named_models(config: Training) -> None:
-    """A ValueError if the run cannot start from its `init` or learn from its teacher, before anything is loaded."""
+    """A ValueError if the run cannot start from its `init`, learn from its teacher or be watched, before all else."""
     if config.continue_from:
         check_state(Path(config.continue_from))
     if config.source:
@@ -41,6 +44,12 @@ def check_named_models(config: Training) -> None:
         _check_width(name, read_config(find_folder(name)), config)
     if isinstance(config.objective, Matching) and config.objective.fake not in (TEACHER, INIT):
         _check_beside(f"fake {config.objective.fake}", config.objective.fake, config)
+    if config.watch.every:
+        if not isinstance(config.model, Network):
+            raise ValueError(f"watch.every is {config.watch.every}, and this run makes no text; a frontier is of text")
+        check_judge(judge_named(config.watch.judge))
+        for budget in config.watch.budgets:
+            plan(budget, config.model.cost)
 
 
 def _check_beside(who: str, name: str, config: Training) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from fpmgm.checkpoint import Model
 from fpmgm.devices import DtypeName, dtype_named
+from fpmgm.draws import Draw
 from fpmgm.evaluation.evaluator import evaluator_for
 from fpmgm.evaluation.frontier import Frontier, compare
 from fpmgm.evaluation.frontiers import sampled_frontier
@@ -53,6 +54,11 @@ class Watch:
         dtype_named(self.compute)
         require("watch.patience", self.patience, 1)
         require("watch.num_samples", self.num_samples, 2, MAX_SAMPLES)
+        require("watch.seed", self.seed, 0)
+        for temperature in self.temperatures:
+            Draw(temperature=temperature)
+        if len(set(self.temperatures)) < len(self.temperatures):
+            raise ValueError(f"watch.temperatures are {self.temperatures}; give each of them once")
         if self.every and not self.judge:
             raise ValueError("watch.every is set, and there is no watch.judge to measure a frontier with; name one")
         if self.every and (not self.budgets or len(self.temperatures) < 2):
@@ -117,10 +123,6 @@ class Watched:
 
     def _sampled(self, model: Model) -> list[Frontier]:
         watch = self.watch
-        if model.speech.kind != "text":
-            raise ValueError(
-                f"watch.every is {watch.every}, and this run makes {model.speech.kind}s; a frontier is of text"
-            )
         evaluator = evaluator_for("text", judge=judge_named(watch.judge), device=str(model.device))
         if watch.compute != "float32":
             copied = in_precision(copy.deepcopy(model.denoiser), model.device, watch.compute)
