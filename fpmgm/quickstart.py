@@ -1,10 +1,11 @@
 """The quick start: a bundled model writes a story, a table shows quality at four budgets, another model draws."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
@@ -46,19 +47,19 @@ class Line(NamedTuple):
     budget: int
     out: Generated
     found: dict[str, Interval]
+    plain: Generated
+    """By a plain MDLM."""
     of_plain: dict[str, Interval]
-    """The same of a plain MDLM."""
 
 
 COLUMNS = (
     Column(title="budget", value=lambda line: line.budget),
-    Column(title="spent", value=lambda line: line.out.block_evals),
     Column(title="steps", value=lambda line: line.out.steps),
     Column(title="seconds", value=lambda line: line.out.seconds, digits=2),
     Column(title="entropy", value=lambda line: line.found["entropy"].value, digits=2),
-    Column(title="different pairs", value=lambda line: f"{line.found['distinct_2'].value:.1%}"),
     Column(title="perplexity", value=lambda line: line.found[QUALITY].value, digits=0),
     Column(title="MDLM's", value=lambda line: line.of_plain[QUALITY].value, digits=0),
+    Column(title="its seconds", value=lambda line: line.plain.seconds, digits=2),
 )
 
 
@@ -152,20 +153,27 @@ def budget_table(model: Model, config: Quickstart, width: int) -> Table:
 
 
 def stored_lines() -> str:
-    """What the source of the stories, which is not bundled, found in samples of the default model; empty if unknown."""
-    kept = read_json(BUNDLED / DEFAULT / "report.json").get("frontier")
-    if not kept or not kept["real"]:
+    """What the source of the stories, which is not bundled, found in samples of both models; empty if unknown."""
+    kept: dict[str, Any] = {name: read_json(BUNDLED / name / "report.json").get("frontier") for name in (DEFAULT, MDLM)}
+    own = kept[DEFAULT]
+    if not all(kept.values()) or not own["real"]:
         return ""
-    nearest = min((point["setting"] for point in kept["points"]), key=lambda setting: abs(setting - 1))
-    found = {
-        point["budget"]: point["metrics"][QUALITY]["value"] for point in kept["points"] if point["setting"] == nearest
-    }
-    listed = ", ".join(f"{found[budget]:.1f} at {budget}" for budget in BUDGETS if budget in found)
+    nearest = min((point["setting"] for point in own["points"]), key=lambda setting: abs(setting - 1))
+    found = {name: _stored(each, nearest) for name, each in kept.items()}
+    budgets = [budget for budget in BUDGETS if all(budget in each for each in found.values())]
+    first, second = (", ".join(f"{found[name][budget]:,.0f}" for budget in budgets) for name in (DEFAULT, MDLM))
     return (
-        f"Stored, not measured now: {kept['judge']}, which wrote the stories that were learned, finds perplexity "
-        f"{listed} block evaluations ({kept['num_samples'] * len(kept['seeds'])} samples each at temperature "
-        f"{nearest:g}), and {kept['real']['metrics'][QUALITY]['value']:.1f} in stories of its own.\n"
+        f"Stored, not measured now: {own['judge']}, which wrote the stories that were learned, finds perplexities of "
+        f"{first} at budgets {', '.join(map(str, budgets))} ({own['num_samples'] * len(own['seeds'])} samples each at "
+        f"temperature {nearest:g}), MDLM's of {second}, and {own['real']['metrics'][QUALITY]['value']:.1f} in stories "
+        "of its own.\n"
     )
+
+
+def _stored(kept: Mapping[str, Any], setting: float) -> dict[int, float]:
+    """Perplexities by budget at a temperature."""
+    points = (point for point in kept["points"] if point["setting"] == setting)
+    return {point["budget"]: point["metrics"][QUALITY]["value"] for point in points}
 
 
 def _row(budget: int, model: Model, plain: Model, evaluator: TextEvaluator, config: Quickstart) -> Line:
@@ -175,4 +183,4 @@ def _row(budget: int, model: Model, plain: Model, evaluator: TextEvaluator, conf
     found, of_other = (
         evaluator.measure(each, torch.tensor(texts.tokens)) for each, texts in ((model, out), (plain, other))
     )
-    return Line(budget, out, found, of_other)
+    return Line(budget, out, found, other, of_other)

@@ -2,6 +2,9 @@
 
 import os
 from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
 
 from fpmgm.data.assets import ASSETS, fetch
 from fpmgm.data.stories import DEFAULT_SIZE, MAX_SIZE, STORIES, make_stories
@@ -26,7 +29,7 @@ class PrepareCommand:
 class PrepareStories:
     """Make the corpus `stories` in the cache. A command that was stopped can be repeated."""
 
-    size: int = DEFAULT_SIZE
+    size: Annotated[int, tyro.conf.arg(aliases=["--data.size"])] = DEFAULT_SIZE
     """How many of its source's tokens the corpus has; 0 makes only the held-out stories."""
     workers: int = 0
     """How many processes make stories at the same time; 0 starts one for each core."""

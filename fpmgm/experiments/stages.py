@@ -16,6 +16,7 @@ from fpmgm.files import write_text
 from fpmgm.post_training.consistency import Consistency
 from fpmgm.recipes import RECIPES
 from fpmgm.recipes.stories import AS_SAMPLED
+from fpmgm.training.watch import Watch
 
 SEEDS = (0, 1, 2)
 BUDGETS = (24, 48, 96)
@@ -33,17 +34,24 @@ def _l_cons(name: str, recipe: str, **settings: Any) -> Contestant:
     return Contestant(name=name, recipe=recipe, changes={"objective": replace(base, **settings)})
 
 
+AS_LONG = {"updates": RECIPES["stories-cofre"].updates, "watch": Watch()}
+"""Matching with as many updates as the other stages. The recipe is watched by its frontier, which was best there."""
+
 LINES = (
     Contestant(name="MDLM", recipe="stories-mdlm-match", is_base=True),
     Contestant(name="MDLM + L_CONS", recipe="stories-mdlm-cons"),
     Contestant(name="MDLM + SDTT", recipe="stories-sdtt"),
-    Contestant(name="MDLM + matching", recipe="stories-mdlm-match", num_seeds=len(SEEDS), is_headline=True),
+    Contestant(
+        name="MDLM + matching", recipe="stories-mdlm-match", changes=AS_LONG, num_seeds=len(SEEDS), is_headline=True
+    ),
     Contestant(name="FP-MDLM", recipe="stories-match", is_base=True),
     Contestant(name="FP-MDLM, no loss", recipe="stories-cofre", changes={"objective": AS_SAMPLED}),
     Contestant(name="FP-MDLM + L_CONS", recipe="stories-cofre"),
     _l_cons("FP-MDLM + L_CONS, kl-bwd", "stories-cofre", weight=0.1, distance="kl-bwd"),
     Contestant(name="FP-MDLM + SDTT", recipe="stories-fp-sdtt"),
-    Contestant(name="FP-MDLM + matching", recipe="stories-match", num_seeds=len(SEEDS), is_headline=True),
+    Contestant(
+        name="FP-MDLM + matching", recipe="stories-match", changes=AS_LONG, num_seeds=len(SEEDS), is_headline=True
+    ),
 )
 """The base models, and each with every stage. `no loss` has the updates of L_CONS without its loss."""
 
@@ -80,11 +88,7 @@ class Stages:
         self._compare(headline, self.folder / FAR, self.judge, self.far_budgets)
         if self.second_judge:
             self._compare(headline, self.folder / SECOND, self.second_judge, SECOND_BUDGETS)
-        findings = self.folder / FINDINGS
-        if findings.is_file():
-            text = page.read_text(encoding="utf-8")
-            title, _, rest = text.partition("\n")
-            write_text(page, f"{title}\n\n{findings.read_text(encoding='utf-8').strip()}\n\n## How it was made\n{rest}")
+        put_findings(page)
         return page
 
     def _models(self) -> dict[str, list[str]]:
@@ -110,3 +114,11 @@ class Stages:
         )
         run_frontiers(asked, on_cell=announce)
         return folder / PAGE
+
+
+def put_findings(page: Path) -> None:
+    """Put what people say of a page in front of its tables."""
+    findings = page.parent / FINDINGS
+    if findings.is_file():
+        title, _, rest = page.read_text(encoding="utf-8").partition("\n")
+        write_text(page, f"{title}\n\n{findings.read_text(encoding='utf-8').strip()}\n\n## How it was made\n{rest}")
