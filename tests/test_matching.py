@@ -233,6 +233,34 @@ def test_nested_masks_show_no_more_than_the_next_step_of_the_sampler_does(small_
     assert (times.t_again >= times.t - 0.25 - 1e-6).all()
 
 
+@pytest.mark.parametrize("inputs", ["data", "own"])
+def test_the_first_step_can_learn_cross_entropy_while_the_others_are_matched(small_model: Build, inputs: Any) -> None:
+    student, teacher, fake = (tiny(small_model, 4, seed) for seed in (1, 2, 3))
+    x = torch.randint(0, MASK, (6, 4), generator=generator(0))
+    matched = Matching(steps=(3,), remask="nested", inputs=inputs)
+    mixed = replace(matched, first="base")
+    noise = drawn(mixed, student, x)
+    is_first = noise.index == 0
+    assert is_first.tolist() == [True, True, False, False, False, False]
+
+    def gradients(objective: Matching, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        part = replace(
+            noise, **{name: value[rows] for name, value in vars(noise).items() if isinstance(value, torch.Tensor)}
+        )
+        total = objective.loss(student, x[rows], part, teacher, fake).total
+        return gradient_of(total, student), gradient_of(
+            objective.loss(student, x[rows], part, teacher, fake).total, fake
+        )
+
+    for ours, theirs in zip(gradients(mixed, ~is_first), gradients(matched, ~is_first), strict=True):
+        torch.testing.assert_close(ours, theirs)
+    by_student, by_fake = gradients(mixed, is_first)
+    torch.testing.assert_close(by_fake, gradients(matched, is_first)[1])
+    log_p = log_p_of(student, torch.full((2, 4), MASK), 1.0)
+    nll = -log_p.gather(-1, x[is_first][..., None]).sum() / x.numel()
+    torch.testing.assert_close(by_student, gradient_of(nll, student))
+
+
 def test_runs_of_other_seeds_have_rollouts_of_other_seeds(small_model: Build) -> None:
     student, x = tiny(small_model, 4, 1), torch.zeros(2, 4, dtype=torch.long)
     own = Matching(steps=(3,), inputs="own")
@@ -308,6 +336,7 @@ def everywhere(z: torch.Tensor) -> Places:
         ({"fake_updates": 0}, "fake_updates"),
         ({"fake_ema": 1.0}, "fake_ema is 1.0; it must be at least 0 and below 1"),
         ({"base_weight": -1.0}, "base_weight is -1.0; it must be 0 or above"),
+        ({"first": "base"}, "there are no steps of which one is the first"),
         ({"t_min": 0.0}, "t_min is 0.0; it must lie between 0 and 1"),
         ({"inputs": "own"}, "there are no steps; give some"),
         ({"remask": "nested"}, "there are no steps; give some"),

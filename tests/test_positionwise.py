@@ -154,12 +154,13 @@ def test_samples_are_those_of_the_full_computation_with_every_rule_reuse_and_tra
     assert_same_runs(trace(denoiser, z, **options), trace(denoiser, z, solver=slow, **options))
 
 
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 @pytest.mark.parametrize("reuse", [no_reuse, three_state_reuse])
-def test_both_halves_of_guidance_rest_by_themselves(reuse: Reuse) -> None:
+def test_both_halves_of_guidance_rest_by_themselves(reuse: Reuse, rule: Where) -> None:
     denoiser = small_image_model().denoiser
     z = some_tokens(denoiser, 3)
     options: dict[str, Any] = {
-        "where": BARE,
+        "where": rule,
         "reuse": reuse,
         "label": torch.tensor([0, 1, 2]),
         "guidance": Guidance(weight=2.0, rule="late"),

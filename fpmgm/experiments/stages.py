@@ -47,7 +47,7 @@ LINES = (
     Contestant(name="FP-MDLM", recipe="stories-match", is_base=True),
     Contestant(name="FP-MDLM, no loss", recipe="stories-cofre", changes={"objective": AS_SAMPLED}),
     Contestant(name="FP-MDLM + L_CONS", recipe="stories-cofre"),
-    _l_cons("FP-MDLM + L_CONS, kl-bwd", "stories-cofre", weight=0.1, distance="kl-bwd"),
+    _l_cons("FP-MDLM + L_CONS, kl-bwd", "stories-cofre", distance="kl-bwd"),
     Contestant(name="FP-MDLM + SDTT", recipe="stories-fp-sdtt"),
     Contestant(
         name="FP-MDLM + matching", recipe="stories-match", changes=AS_LONG, num_seeds=len(SEEDS), is_headline=True

@@ -80,6 +80,9 @@ class Matching:
     remask: Literal["anew", "nested"] = "anew"
     """`anew`: the filled-in text is masked everywhere by chance (IDLM). `nested`: only what the next step of the
     sampler shows can be seen, and of that some is masked again."""
+    first: Literal["match", "base"] = "match"
+    """What the student learns for the first step of a sampler. All samples have the same input there, so matching draws
+    them to the same opening. With `base` it learns masked cross entropy there, and openings stay as various as text."""
     t_min: float = 0.02
     """The least share of tokens that is masked again. The loss is weighted by one over this share."""
     base_weight: float = 0.0
@@ -95,6 +98,7 @@ class Matching:
             raise ValueError("matching masks by the linear schedule and weights by its bound; it takes no other")
         choose("inputs", self.inputs, {"data": None, "own": None})
         choose("remask", self.remask, {"anew": None, "nested": None})
+        choose("first", self.first, {"match": None, "base": None})
         reuse_by_name(self.reuse)
         require("fake_updates", self.fake_updates, 1, MAX_FAKE_UPDATES)
         for num_steps in self.steps:
@@ -130,6 +134,8 @@ class Matching:
             )
         if self.base_weight and self.inputs == "own":
             raise ValueError("base_weight is for inputs `data`: of its own samples nobody knows the right tokens")
+        if self.first == "base" and not self.steps:
+            raise ValueError("first is base, and there are no steps of which one is the first; give --objective.steps")
 
     @property
     def teacher_source(self) -> str:
@@ -213,6 +219,11 @@ class Matching:
         if self.base_weight and noise.is_learning:
             base = self.base.score(denoiser, features, x, places, noise)
             total, terms = total + self.base_weight * base, {**terms, "base": base.detach()}
+        if self.first == "base" and noise.is_learning:
+            begun = (noise.index == 0)[:, None] & (z == denoiser.mask_id) & noise.is_real
+            own = features[(noise.index == 0)[places.sequences]]
+            first = self.base.score(denoiser, own, x, Places.of(begun), noise)
+            total, terms = total + first, {**terms, "first": first.detach()}
         return Losses(total=total, residual=residual.detach(), terms=terms)
 
     def _input(self, denoiser: Denoiser, x: Tokens, noise: MatchingNoise) -> tuple[Tokens, Solved | None]:
@@ -273,9 +284,12 @@ class Matching:
             return torch.stack([(g * excess).sum(dim=-1), (g.detach() * learned).sum(dim=-1)], dim=1)
 
         chosen = (features[from_student[is_soft]], of_fake[is_soft], of_average[is_soft], of_teacher[is_soft])
-        soft = (weights[is_soft, None] * in_parts(compare, denoiser.vocab_size, *chosen)).sum(dim=0)
+        compared = weights[is_soft, None] * in_parts(compare, denoiser.vocab_size, *chosen)
+        matched, learned = compared.unbind(dim=1)
+        if self.first == "base":
+            matched = matched * (noise.index > 0)[asked.sequences[is_soft]]
         nll = token_nll(fake, of_fake[~is_soft], asked.take(written)[~is_soft])  # tokens that the student was given
-        return soft[0], soft[1] + (weights[~is_soft] * nll).sum()
+        return matched.sum(), learned.sum() + (weights[~is_soft] * nll).sum()
 
 
 def masked_again(z: Tokens, written: Tokens, noise: MatchingNoise, mask_id: int, *, is_nested: bool) -> Tokens:

@@ -96,8 +96,8 @@ STAGE = replace(
 
 STORIES_MATCH = replace(
     STAGE,
-    objective=Matching(base=AS_SAMPLED, steps=(4, 8, 16), remask="nested"),  # of 24, 48 and 96 blocks
-    optim=replace(STAGE.optim, lr=1e-5, injection_lr=1.0),
+    objective=Matching(base=AS_SAMPLED, steps=(4, 8, 16), remask="nested", first="base"),  # of 24, 48 and 96 blocks
+    optim=replace(STAGE.optim, lr=2e-5, injection_lr=1.0),
     updates=400,
     checkpoint_every=100,
     validate_every=200,
@@ -116,10 +116,10 @@ STORIES_MDLM_MATCH = replace(
     STORIES_MATCH,
     init="stories-mdlm",
     model=DEEP,
-    objective=Matching(steps=(2, 4, 8), remask="nested"),  # of 24, 48 and 96 blocks
+    objective=Matching(steps=(2, 4, 8), remask="nested", first="base"),  # of 24, 48 and 96 blocks
 )
 
-STORIES_COFRE = replace(STAGE, objective=Consistency(weight=1.0, base=AS_SAMPLED), stop_above=0.15)
+STORIES_COFRE = replace(STAGE, objective=Consistency(weight=0.1, base=AS_SAMPLED), stop_above=0.15)
 
 STORIES_MDLM_CONS = replace(STORIES_COFRE, init="stories-mdlm", model=DEEP)
 

@@ -89,7 +89,7 @@ def l_cons_choices(page: Page) -> tuple[Contestant, ...]:
     return (
         short_stage(page, "mse", l_cons(distance="mse")),
         short_stage(page, "mse, both masked", l_cons(positions="both-masked")),
-        short_stage(page, "mean, weight 0.1", l_cons(weight=0.1)),
+        short_stage(page, "mean, weight 1", l_cons(weight=1.0)),
         short_stage(page, "sum (squared norm), weight 0.1", l_cons(weight=0.1, distance="squared-norm")),
     )
 
