@@ -98,7 +98,6 @@ STORIES_MATCH = replace(
     STAGE,
     objective=Matching(base=AS_SAMPLED, steps=(4, 8, 16), remask="nested", first="base"),  # of 24, 48 and 96 blocks
     optim=replace(STAGE.optim, lr=2e-5, injection_lr=1.0),
-    updates=400,
     checkpoint_every=100,
     validate_every=200,
     snapshot_every=0,
