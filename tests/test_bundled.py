@@ -56,8 +56,9 @@ def test_the_quick_start_tells_what_the_source_found_in_the_default_model_and_in
     near_one = {point["budget"]: point for point in kept["points"] if point["setting"] == 0.95}
     told = stored_lines()
     assert told.startswith("Stored, not measured now: stories-source")
-    assert f"{near_one[24]['metrics']['perplexity_per_sample']['value']:.1f} at 24" in told
-    assert "258 samples each at temperature 0.95" in told
+    values = [near_one[budget]["metrics"]["perplexity_per_sample"]["value"] for budget in (24, 48, 96)]
+    assert f"{', '.join(f'{value:,.0f}' for value in values)} at budgets 24, 48, 96 (258 samples each" in told
+    assert "at temperature 0.95), MDLM's of " in told
     assert f"{kept['real']['metrics']['perplexity_per_sample']['value']:.1f} in stories of its own" in told
 
 
