@@ -244,9 +244,9 @@ def test_the_first_step_can_learn_cross_entropy_while_the_others_are_matched(sma
     assert is_first.tolist() == [True, True, False, False, False, False]
 
     def gradients(objective: Matching, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        part = replace(
-            noise, **{name: value[rows] for name, value in vars(noise).items() if isinstance(value, torch.Tensor)}
-        )
+        tensors = {name: value for name, value in vars(noise).items() if isinstance(value, torch.Tensor)}
+        own: dict[str, Any] = {name: value[rows] for name, value in tensors.items()}
+        part = replace(noise, **own)
         total = objective.loss(student, x[rows], part, teacher, fake).total
         return gradient_of(total, student), gradient_of(
             objective.loss(student, x[rows], part, teacher, fake).total, fake
