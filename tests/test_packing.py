@@ -127,7 +127,9 @@ def test_a_tokenizer_can_be_that_of_a_model_by_its_folder_its_run_or_its_name(
         assert load_text(config).codec.is_alike(text_model.codec)
         assert config.vocabulary.size == text_model.codec.symbols.size
         assert (config.placed().tokenizer == name) == (name == "small")
-    with pytest.raises(ValueError, match=r"tokenizer is 'nobody'; give gpt2, bert, bpe-N, a tokenizer.json or a model"):
+    with pytest.raises(
+        ValueError, match=r"tokenizer is 'nobody'; give gpt2, bert, bpe-N, words-N, a tokenizer.json or a model"
+    ):
         load_text(config_of(tokenizer="nobody"))
 
 

@@ -205,6 +205,16 @@ def test_a_bpe_is_trained_on_the_text_of_the_stories(making: Workshop) -> None:
         load_stories(config_of(tokenizer="bpe-260", size=0), making=making)
 
 
+def test_words_are_those_of_the_stories_and_models_of_them_are_judged_through_text(making: Workshop) -> None:
+    packed = load_stories(config_of(tokenizer="words-270", packing="pad", length=200), making=making)
+    texts = [*making.held_out().texts()]
+    ids = packed.rows[packed.held_out[0]].tolist()
+    assert packed.codec.tokenizer.decode([i for i in ids if i != packed.codec.symbols.pad_id]) in texts
+    assert to_source(packed.codec.tokenizer, making.tokenizer) is None
+    with pytest.raises(ValueError, match=r"words-270 is trained on the stories, but data\.size is 0"):
+        load_stories(config_of(tokenizer="words-270", size=0), making=making)
+
+
 def test_cut_symbols_spell_every_text_and_cut_it_as_the_source_does(making: Workshop) -> None:
     source = making.tokenizer
     mass = np.linspace(1, 0, SYMBOLS)
@@ -243,6 +253,7 @@ def test_other_symbols_are_not_the_sources(making: Workshop) -> None:
         ({"length": 2}, "data.length is 2; it must be 3 to"),
         ({"tokenizer": "source-12"}, "can be cut to 259"),
         ({"tokenizer": "bpe-12"}, "byte-level BPE has 258"),
+        ({"tokenizer": "words-12"}, "a vocabulary of words and bytes has 258"),
     ],
 )
 def test_settings_that_cannot_be_met_are_refused(fields: dict[str, object], message: str) -> None:

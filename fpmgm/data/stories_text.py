@@ -25,7 +25,7 @@ from fpmgm.data.stories import DEFAULT_SIZE, HELD_OUT, MAX_SIZE, STORIES, Shard,
 from fpmgm.data.stories_sampler import Story
 from fpmgm.data.stories_source import BEGIN
 from fpmgm.data.stories_symbols import Spelling, cut_tokenizer, source_size, to_source
-from fpmgm.data.text import KNOWN, TextDataset, bpe_size, cached_bpe, mask_and_size, named_tokenizer
+from fpmgm.data.text import KNOWN, TextDataset, mask_and_size, named_tokenizer, trained_size, trained_tokenizer
 from fpmgm.files import whole_folder
 from fpmgm.names import choose
 from fpmgm.schema import MAX_LENGTH, field_value, read_json, require
@@ -47,7 +47,8 @@ class StoriesConfig:
     """How many tokens of their source the training stories have. With 0, there are only held-out stories."""
     tokenizer: str = "source"
     """source takes the ids of the model that wrote the stories, cut to 4096 symbols. source-N cuts them to N symbols.
-    bpe-N trains a byte-level BPE of N symbols on the stories. Or it is gpt2, bert or a tokenizer.json."""
+    words-N takes the N most frequent words of the stories, bpe-N trains a byte-level BPE of N symbols on them. Or it is
+    gpt2, bert or a tokenizer.json."""
     length: int = 256
     """Tokens of a sequence."""
     packing: Literal["begin", "wrap", "pad"] = "begin"
@@ -59,7 +60,7 @@ class StoriesConfig:
         require("data.length", self.length, 3, MAX_LENGTH)
         require("data.size", self.size, 0, MAX_SIZE)
         if not source_size(self.tokenizer):  # a wrong one is refused before any story is made
-            bpe_size(self.tokenizer)
+            trained_size(self.tokenizer)
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -89,7 +90,7 @@ class StoriesConfig:
         The hash of the content is not kept: held-out stories follow from their seeds, and no other text can be in their
         place.
         """
-        is_file = self.tokenizer not in KNOWN and not source_size(self.tokenizer) and not bpe_size(self.tokenizer)
+        is_file = self.tokenizer not in KNOWN and not source_size(self.tokenizer) and not trained_size(self.tokenizer)
         return replace(self, tokenizer=os.path.abspath(self.tokenizer)) if is_file else self
 
     def is_split_as(self, other: DataConfig) -> bool:
@@ -216,13 +217,12 @@ def _tokenizer(config: StoriesConfig, making: Workshop, train: list[Shard], cont
     if size := source_size(config.tokenizer):
         mass = np.load(making.folder / HELD_OUT / "mass.npy").mean(axis=0)
         return cut_tokenizer(making.tokenizer, mass, size)
-    size = bpe_size(config.tokenizer)
-    if not size:
+    if not trained_size(config.tokenizer):
         return named_tokenizer(config.tokenizer)
     if not train:
         raise ValueError(f"tokenizer {config.tokenizer} is trained on the stories, but data.size is 0; set it")
-    key = _key(content, str(config.size), str(size))
-    return cached_bpe(key, size, lambda: (text for _, text in _first_stories(train, config.size)))
+    key = _key(content, str(config.size), config.tokenizer)
+    return trained_tokenizer(key, config.tokenizer, lambda: (text for _, text in _first_stories(train, config.size)))
 
 
 def _fingerprint(shards: Iterable[Shard]) -> str:

@@ -26,6 +26,7 @@ from fpmgm.data.dataset import DataConfig, Dataset, RowIndices
 from fpmgm.data.packing import PACKINGS, Packed, RowFile, documents, tokenised, without_shared
 from fpmgm.data.pairs import Fields, Pair, pack_pairs, pair_tokens, read_pairs
 from fpmgm.data.sources import Piece, fingerprint, is_compressed, num_bytes, pieces
+from fpmgm.data.words import train_words
 from fpmgm.files import remove_leftovers, whole_file, whole_folder
 from fpmgm.names import choose
 from fpmgm.places import BUNDLED
@@ -38,7 +39,7 @@ ANY_KEY = "[0-9a-f]{32}"
 PIECES_AT_ONCE = 8
 DOCUMENTS_AT_ONCE = 1024
 NUM_REGIONS = 16
-MAX_BPE = 1 << 20
+MAX_TRAINED = 1 << 20
 PATIENCE = 3.0
 """Seconds of work after which its progress is shown."""
 MAX_DOCUMENTS = 100_000_000
@@ -62,8 +63,9 @@ class TextConfig:
     text_field: str = "text"
     """The field or column that holds the text of .jsonl, .parquet and hub data."""
     tokenizer: str = "bpe-2048"
-    """bpe-N trains a byte-level BPE of N symbols, the mask included, on the source. Or it is gpt2, bert, a
-    tokenizer.json, or a model, whose tokenizer is taken: a bundled one, a model folder or a run."""
+    """bpe-N trains a byte-level BPE of N symbols, the mask included, on the source; words-N takes its most frequent
+    words as symbols, which suits text of few different words. Or it is gpt2, bert, a tokenizer.json, or a model, whose
+    tokenizer is taken: a bundled one, a model folder or a run."""
     length: int = 128
     """Tokens of a sequence."""
     packing: Literal["wrap", "pad", "begin", "end", "pairs"] = "wrap"
@@ -95,7 +97,7 @@ class TextConfig:
         if self.packing == PAIRS and self.source.startswith("hub:"):
             raise ValueError(f"pairs are read from .jsonl files, and data.source is {self.source}")
         require("data.length", self.length, 3, MAX_LENGTH)
-        bpe_size(self.tokenizer)  # a wrong one is refused before any text is fetched
+        trained_size(self.tokenizer)  # a wrong one is refused before any text is fetched
         if not 0 < self.validation_share < 0.5:
             raise ValueError(f"data.validation_share is {self.validation_share}; it must lie between 0 and 0.5")
         require("data.validation_documents", self.validation_documents, 0, MAX_DOCUMENTS)
@@ -129,7 +131,7 @@ class TextConfig:
         of another text would be split otherwise. Whoever gets the model folder sees the path.
         """
         is_path = self.source not in ASSETS and not self.source.startswith("hub:")
-        is_file = self.tokenizer not in KNOWN and not bpe_size(self.tokenizer) and not _is_bundled(self.tokenizer)
+        is_file = self.tokenizer not in KNOWN and not trained_size(self.tokenizer) and not _is_bundled(self.tokenizer)
         return replace(
             self,
             source=os.path.abspath(self.source) if is_path else self.source,
@@ -175,18 +177,19 @@ def mask_and_size(tokenizer: str) -> tuple[int, int]:
     """The mask's id and the number of symbols, the mask included, that a tokenizer setting asks for."""
     if tokenizer in KNOWN:
         return KNOWN[tokenizer]
-    if size := bpe_size(tokenizer):
+    if size := trained_size(tokenizer):
         return size - 1, size
     symbols = symbols_of(read_tokenizer(_tokenizer_file(tokenizer)))
     return symbols.mask_id, symbols.size
 
 
-def bpe_size(tokenizer: str) -> int:
-    """The number of symbols that bpe-N asks for; 0 for any other tokenizer."""
-    found = re.fullmatch(r"bpe-(\d{1,40})", tokenizer, re.ASCII)
-    size = int(found[1]) if found else 0
-    if found and not 258 <= size <= MAX_BPE:
-        raise ValueError(f"tokenizer is {tokenizer}; byte-level BPE has 258 to {MAX_BPE} symbols, as in bpe-2048")
+def trained_size(tokenizer: str) -> int:
+    """The number of symbols that bpe-N or words-N asks for; 0 for any other tokenizer."""
+    found = re.fullmatch(r"(bpe|words)-(\d{1,40})", tokenizer, re.ASCII)
+    size = int(found[2]) if found else 0
+    if found and not 258 <= size <= MAX_TRAINED:
+        kind = {"bpe": "byte-level BPE", "words": "a vocabulary of words and bytes"}[found[1]]
+        raise ValueError(f"tokenizer is {tokenizer}; {kind} has 258 to {MAX_TRAINED} symbols, as in {found[1]}-2048")
     return size
 
 
@@ -262,10 +265,10 @@ def _read_as(config: TextConfig) -> tuple[str, ...]:
 
 def tokenizer_for(config: TextConfig, content: str) -> Tokenizer:
     """The tokenizer of a configuration: loaded, or trained on the source and cached."""
-    size = bpe_size(config.tokenizer)
-    if not size:
+    if not trained_size(config.tokenizer):
         return named_tokenizer(config.tokenizer)
-    return cached_bpe(_key(content, *_read_as(config), str(size)), size, lambda: _sampled_text(config))
+    key = _key(content, *_read_as(config), config.tokenizer)
+    return trained_tokenizer(key, config.tokenizer, lambda: _sampled_text(config))
 
 
 def named_tokenizer(tokenizer: str) -> Tokenizer:
@@ -273,13 +276,14 @@ def named_tokenizer(tokenizer: str) -> Tokenizer:
     return read_tokenizer(fetch(tokenizer) if tokenizer in KNOWN else _tokenizer_file(tokenizer))
 
 
-def cached_bpe(key: str, size: int, texts: Callable[[], Iterator[str]]) -> Tokenizer:
-    """A byte-level BPE of `size` symbols with the mask, from the cache or trained now on these texts."""
+def trained_tokenizer(key: str, name: str, texts: Callable[[], Iterator[str]]) -> Tokenizer:
+    """The bpe-N or words-N of these texts, from the cache or trained now."""
     file = cache_folder() / "tokenizers" / f"{key}.json"
     with making(file) as is_missing:
         if is_missing:
             remove_leftovers(file.parent, rf"{ANY_KEY}\.json")
-            tokenizer = train_bpe(texts(), size - 1)
+            train = train_words if name.startswith("words") else train_bpe
+            tokenizer = train(texts(), trained_size(name) - 1)
             with whole_file(file) as scratch:
                 tokenizer.save(str(scratch))
     return read_tokenizer(file)
@@ -388,7 +392,9 @@ def _tokenizer_file(tokenizer: str) -> Path:
     files = (path, path / "tokenizer.json", path / "model" / "tokenizer.json")
     found = next((file for file in files if file.is_file()), None)
     if found is None:
-        raise ValueError(f"tokenizer is {tokenizer!r}; give gpt2, bert, bpe-N, a tokenizer.json or a model that exists")
+        raise ValueError(
+            f"tokenizer is {tokenizer!r}; give gpt2, bert, bpe-N, words-N, a tokenizer.json or a model that exists"
+        )
     return found
 
 
