@@ -13,7 +13,8 @@ import fpmgm
 from fpmgm.backbones.dit import MDLMConfig, Network
 from fpmgm.checkpoint import Model
 from fpmgm.codecs import TextCodec
-from fpmgm.data.text import TextConfig, train_bpe
+from fpmgm.data.text import TextConfig
+from fpmgm.data.tokenizing import train_bpe
 from fpmgm.denoiser import Denoiser
 from fpmgm.training.config import Training
 

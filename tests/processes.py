@@ -28,9 +28,9 @@ ROOT = Path(__file__).parents[1]
 VERSE = "".join(f"line {i} of a poem about the {word}\n" for i in range(200) for word in ("sea", "sky", "old oak"))
 LONGEST = 900
 """Seconds that a job may take, on a machine that is busy."""
-ATTEMPTS, HEAP_BROKEN = 3, "malloc(): "
-"""glibc has once ended a sharded process whose heap was broken, while torch gathered shards over gloo (docs/log.md,
-2026-11-18). Jobs go on where they were stopped, so such a job is started again."""
+ATTEMPTS, ABORTED = 3, "(SIGABRT)"
+"""Twice a sharded process has been aborted from within torch, gloo or glibc (docs/log.md, 2026-11-18). Jobs go on where
+they were stopped, so such a job is started again."""
 LIMIT, PACKING = 8, 14
 """Seconds that a collective may wait, and that packing takes, where the one is to outlast the other."""
 
@@ -67,7 +67,7 @@ def launch(job: str, place: Path, num: int, *words: str) -> "subprocess.Complete
     environment = {**os.environ, **settings}
     for _ in range(ATTEMPTS):
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LONGEST)
-        if done.returncode == 0 or HEAP_BROKEN not in done.stderr:
+        if done.returncode == 0 or ABORTED not in done.stderr:
             break
     return done
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import fpmgm
 from fpmgm.checkpoint import Model
 from fpmgm.codecs import TextCodec
-from fpmgm.data.text import train_bpe
+from fpmgm.data.tokenizing import train_bpe
 from fpmgm.generation import generate, until_end
 from fpmgm.serving.app import build, gated
 from fpmgm.serving.engine import Engine

@@ -10,7 +10,7 @@ import fpmgm
 from fpmgm.budget import Cost
 from fpmgm.checkpoint import Model
 from fpmgm.codecs import TextCodec
-from fpmgm.data.text import train_bpe
+from fpmgm.data.tokenizing import train_bpe
 from fpmgm.denoiser import Denoiser
 from fpmgm.injection import InjectionName
 from fpmgm.interop.conversion import to_fixed_point

@@ -16,7 +16,8 @@ from fpmgm.__main__ import main
 from fpmgm.backbones.dit import as_mdlm
 from fpmgm.checkpoint import Model
 from fpmgm.codecs import TextCodec
-from fpmgm.data.text import TextConfig, load_text, train_bpe
+from fpmgm.data.text import TextConfig, load_text
+from fpmgm.data.tokenizing import train_bpe
 from fpmgm.evaluation.diversity import unigram_entropy
 from fpmgm.evaluation.held_out import text_codec
 from fpmgm.evaluation.judges import Reading, load_judge

@@ -14,7 +14,7 @@ from torch import Tensor
 from fpmgm.backbones.dit import MDLMConfig
 from fpmgm.checkpoint import Model
 from fpmgm.codecs import TextCodec
-from fpmgm.data.text import train_bpe
+from fpmgm.data.tokenizing import train_bpe
 from fpmgm.denoiser import Denoiser
 from fpmgm.interop.foreign import config_of, load_foreign, num_symbols, read_foreign, write_hub_folder
 from fpmgm.interop.pickled import PickledTensor

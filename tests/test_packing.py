@@ -17,7 +17,8 @@ from fpmgm.checkpoint import Model, load
 from fpmgm.codecs import TextCodec
 from fpmgm.data.packing import without_shared
 from fpmgm.data.stories_text import StoriesConfig, packed
-from fpmgm.data.text import TextConfig, load_text, row_sizes, train_bpe
+from fpmgm.data.text import TextConfig, load_text, row_sizes
+from fpmgm.data.tokenizing import train_bpe
 from fpmgm.generation import Generated, Sampling, generate, until_end
 from fpmgm.masking import masked_below
 from fpmgm.objectives import MaskedCrossEntropy, Moment
@@ -119,7 +120,7 @@ def test_a_tokenizer_can_be_that_of_a_model_by_its_folder_its_run_or_its_name(
     text_model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text_model.save(tmp_path / "run" / "model")
-    monkeypatch.setattr("fpmgm.data.text.BUNDLED", tmp_path / "bundled")
+    monkeypatch.setattr("fpmgm.data.tokenizing.BUNDLED", tmp_path / "bundled")
     text_model.save(tmp_path / "bundled" / "small")
     assert isinstance(text_model.codec, TextCodec)
     for name in ("run", "run/model", "run/model/tokenizer.json", "small"):

@@ -14,7 +14,8 @@ from fpmgm.__main__ import main
 from fpmgm.backbones.dit import Network
 from fpmgm.checkpoint import load
 from fpmgm.data.pairs import Fields, holds_pairs, read_pairs
-from fpmgm.data.text import TextConfig, load_text, train_bpe
+from fpmgm.data.text import TextConfig, load_text
+from fpmgm.data.tokenizing import train_bpe
 from fpmgm.denoiser import Denoiser
 from fpmgm.evaluation.held_out import measured_data, measured_on
 from fpmgm.evaluation.likelihood import masked_cross_entropy, perplexity

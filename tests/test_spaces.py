@@ -10,7 +10,7 @@ from fpmgm.codecs import TextCodec
 from fpmgm.data.packing import tokenised
 from fpmgm.data.pairs import Pair, pair_tokens
 from fpmgm.data.sources import Piece
-from fpmgm.data.text import train_bpe
+from fpmgm.data.tokenizing import train_bpe
 from fpmgm.demo.tokens import pieces
 from fpmgm.symbols import END_OF_TEXT, LONG_WORD, continuing, encode_texts
 

@@ -18,7 +18,7 @@ from fpmgm.data.stories_source import BEGIN, read_source
 from fpmgm.data.stories_symbols import Spelling, cut_tokenizer, kept_pieces, to_source
 from fpmgm.data.stories_text import StoriesConfig, load_stories
 from fpmgm.data.stories_tokenizer import read_tokenizer
-from fpmgm.data.text import train_bpe
+from fpmgm.data.tokenizing import train_bpe
 from fpmgm.evaluation.held_out import data_for, measured_data
 from tests.small_source import SYMBOLS, write_source
 

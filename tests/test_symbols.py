@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fpmgm.checkpoint import BUNDLED, Model, load
-from fpmgm.data.text import train_bpe
+from fpmgm.data.tokenizing import train_bpe
 from fpmgm.evaluation.held_out import text_codec
 from fpmgm.symbols import LONG_WORD, cut_words, encode_texts, load_tokenizer, read_tokenizer, symbols_of
 

@@ -6,7 +6,8 @@ import pytest
 
 from fpmgm.data import sources, text
 from fpmgm.data.sources import Piece, fingerprint, pieces
-from fpmgm.data.text import TextConfig, held_out, load_text, mask_and_size
+from fpmgm.data.text import TextConfig, held_out, load_text
+from fpmgm.data.tokenizing import mask_and_size
 from fpmgm.symbols import END_OF_TEXT, symbols_of
 
 VERSE = "".join(f"line {i} of a poem about the {word}\n" for i in range(400) for word in ("sea", "sky", "old oak"))
@@ -192,7 +193,7 @@ def test_missing_sources_and_wrong_settings_are_refused(tmp_path: Path) -> None:
         load_text(config_of(tmp_path))
     with pytest.raises(ValueError, match="bpe-100; byte-level BPE has 258 to 1048576 symbols"):
         mask_and_size("bpe-100")
-    with pytest.raises(ValueError, match=r"give gpt2, bert, bpe-N, a tokenizer\.json or a model that exists"):
+    with pytest.raises(ValueError, match=r"give gpt2, bert, bpe-N, words-N, a tokenizer\.json or a model that exists"):
         mask_and_size("gpt3")
     assert mask_and_size("gpt2") == (50257, 50258)
     assert mask_and_size("bpe-2048") == (2047, 2048)

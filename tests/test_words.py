@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fpmgm.data.text import TextConfig, load_text, mask_and_size
+from fpmgm.data.text import TextConfig, load_text
+from fpmgm.data.tokenizing import mask_and_size
 from fpmgm.data.words import train_words
 from fpmgm.symbols import END_OF_TEXT, symbols_of
 

@@ -10,7 +10,7 @@ from fpmgm.checkpoint import Model, load_folder, read_config
 from fpmgm.codecs import Codec, ImageCodec, TextCodec, load_codec
 from fpmgm.data.assets import fetch
 from fpmgm.data.images import tokenizer_named
-from fpmgm.data.text import KNOWN
+from fpmgm.data.tokenizing import KNOWN
 from fpmgm.interop.foreign import config_of, load_foreign, num_symbols, read_foreign
 from fpmgm.interop.halton import FILE as HALTON_FILE
 from fpmgm.interop.halton import is_halton, load_halton, maskgit_of

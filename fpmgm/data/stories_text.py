@@ -25,7 +25,8 @@ from fpmgm.data.stories import DEFAULT_SIZE, HELD_OUT, MAX_SIZE, STORIES, Shard,
 from fpmgm.data.stories_sampler import Story
 from fpmgm.data.stories_source import BEGIN
 from fpmgm.data.stories_symbols import Spelling, cut_tokenizer, source_size, to_source
-from fpmgm.data.text import KNOWN, TextDataset, mask_and_size, named_tokenizer, trained_size, trained_tokenizer
+from fpmgm.data.text import TextDataset
+from fpmgm.data.tokenizing import KNOWN, mask_and_size, named_tokenizer, trained_size, trained_tokenizer
 from fpmgm.files import whole_folder
 from fpmgm.names import choose
 from fpmgm.schema import MAX_LENGTH, field_value, read_json, require

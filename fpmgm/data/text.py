@@ -6,9 +6,8 @@
 import hashlib
 import json
 import os
-import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from itertools import islice
@@ -17,37 +16,39 @@ from typing import Annotated, ClassVar, Literal, TypeVar
 
 import numpy as np
 import tyro
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer
 
 from fpmgm.backbones.network import Vocabulary
 from fpmgm.codecs import Codec, TextCodec
-from fpmgm.data.assets import ASSETS, cache_folder, fetch, making
+from fpmgm.data.assets import ASSETS, cache_folder, making
 from fpmgm.data.dataset import DataConfig, Dataset, RowIndices
 from fpmgm.data.packing import PACKINGS, Packed, RowFile, documents, tokenised, without_shared
 from fpmgm.data.pairs import Fields, Pair, pack_pairs, pair_tokens, read_pairs
 from fpmgm.data.sources import Piece, fingerprint, is_compressed, num_bytes, pieces
-from fpmgm.data.words import train_words
-from fpmgm.files import remove_leftovers, whole_file, whole_folder
+from fpmgm.data.tokenizing import (
+    ANY_KEY,
+    KNOWN,
+    is_bundled,
+    mask_and_size,
+    named_tokenizer,
+    trained_size,
+    trained_tokenizer,
+)
+from fpmgm.files import remove_leftovers, whole_folder
 from fpmgm.names import choose
-from fpmgm.places import BUNDLED
 from fpmgm.progress import Progress
 from fpmgm.schema import MAX_LENGTH, read_json, read_object, require
-from fpmgm.symbols import END_OF_TEXT, cut_words, read_tokenizer, symbols_of
+from fpmgm.symbols import symbols_of
 
 TOKENIZER_BYTES = 64 << 20  # a tokenizer is trained on at most this much text, taken evenly from the source
-ANY_KEY = "[0-9a-f]{32}"
 PIECES_AT_ONCE = 8
 DOCUMENTS_AT_ONCE = 1024
 NUM_REGIONS = 16
-MAX_TRAINED = 1 << 20
 PATIENCE = 3.0
 """Seconds of work after which its progress is shown."""
 MAX_DOCUMENTS = 100_000_000
 PAIRS = "pairs"
 Read = TypeVar("Read", Piece, Pair)
-
-KNOWN = {"gpt2": (50257, 50258), "bert": (103, 30522)}
-"""Mask and size of tokenizers that are assets, so that a recipe's parameters can be counted without them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +132,7 @@ class TextConfig:
         of another text would be split otherwise. Whoever gets the model folder sees the path.
         """
         is_path = self.source not in ASSETS and not self.source.startswith("hub:")
-        is_file = self.tokenizer not in KNOWN and not trained_size(self.tokenizer) and not _is_bundled(self.tokenizer)
+        is_file = self.tokenizer not in KNOWN and not trained_size(self.tokenizer) and not is_bundled(self.tokenizer)
         return replace(
             self,
             source=os.path.abspath(self.source) if is_path else self.source,
@@ -171,26 +172,6 @@ class TextDataset(Dataset):
     """Sequences of text."""
 
     codec: TextCodec
-
-
-def mask_and_size(tokenizer: str) -> tuple[int, int]:
-    """The mask's id and the number of symbols, the mask included, that a tokenizer setting asks for."""
-    if tokenizer in KNOWN:
-        return KNOWN[tokenizer]
-    if size := trained_size(tokenizer):
-        return size - 1, size
-    symbols = symbols_of(read_tokenizer(_tokenizer_file(tokenizer)))
-    return symbols.mask_id, symbols.size
-
-
-def trained_size(tokenizer: str) -> int:
-    """The number of symbols that bpe-N or words-N asks for; 0 for any other tokenizer."""
-    found = re.fullmatch(r"(bpe|words)-(\d{1,40})", tokenizer, re.ASCII)
-    size = int(found[2]) if found else 0
-    if found and not 258 <= size <= MAX_TRAINED:
-        kind = {"bpe": "byte-level BPE", "words": "a vocabulary of words and bytes"}[found[1]]
-        raise ValueError(f"tokenizer is {tokenizer}; {kind} has 258 to {MAX_TRAINED} symbols, as in {found[1]}-2048")
-    return size
 
 
 def load_text(config: TextConfig, codec: Codec | None = None) -> TextDataset:
@@ -269,39 +250,6 @@ def tokenizer_for(config: TextConfig, content: str) -> Tokenizer:
         return named_tokenizer(config.tokenizer)
     key = _key(content, *_read_as(config), config.tokenizer)
     return trained_tokenizer(key, config.tokenizer, lambda: _sampled_text(config))
-
-
-def named_tokenizer(tokenizer: str) -> Tokenizer:
-    """GPT-2's, BERT's, or that of a tokenizer.json."""
-    return read_tokenizer(fetch(tokenizer) if tokenizer in KNOWN else _tokenizer_file(tokenizer))
-
-
-def trained_tokenizer(key: str, name: str, texts: Callable[[], Iterator[str]]) -> Tokenizer:
-    """The bpe-N or words-N of these texts, from the cache or trained now."""
-    file = cache_folder() / "tokenizers" / f"{key}.json"
-    with making(file) as is_missing:
-        if is_missing:
-            remove_leftovers(file.parent, rf"{ANY_KEY}\.json")
-            train = train_words if name.startswith("words") else train_bpe
-            tokenizer = train(texts(), trained_size(name) - 1)
-            with whole_file(file) as scratch:
-                tokenizer.save(str(scratch))
-    return read_tokenizer(file)
-
-
-def train_bpe(texts: Iterator[str], vocab_size: int) -> Tokenizer:
-    """A byte-level BPE with the end-of-text token as id 0; the mask is not a symbol of the tokenizer."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=[END_OF_TEXT],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator((part for text in texts for part in cut_words(text)), trainer)
-    return tokenizer
 
 
 def held_out(num_rows: int, share: float) -> tuple[RowIndices, RowIndices]:
@@ -384,22 +332,6 @@ def texts_of(config: TextConfig) -> Iterator[str]:
     if config.packing == PAIRS:
         return (pair.text for pair in _watched(what, config.source, read_pairs(config.source, config.fields)))
     return (piece.text for piece in _watched(what, config.source, pieces(config.source, config.text_field)))
-
-
-def _tokenizer_file(tokenizer: str) -> Path:
-    """A tokenizer.json: of that path, in that folder, or of the model of that run or of that bundled name."""
-    path = BUNDLED / tokenizer if _is_bundled(tokenizer) else Path(tokenizer)
-    files = (path, path / "tokenizer.json", path / "model" / "tokenizer.json")
-    found = next((file for file in files if file.is_file()), None)
-    if found is None:
-        raise ValueError(
-            f"tokenizer is {tokenizer!r}; give gpt2, bert, bpe-N, words-N, a tokenizer.json or a model that exists"
-        )
-    return found
-
-
-def _is_bundled(name: str) -> bool:
-    return Path(name).name == name and (BUNDLED / name / "tokenizer.json").is_file()
 
 
 def _key(*parts: str) -> str:

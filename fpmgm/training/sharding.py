@@ -4,13 +4,14 @@ All parameters are one group: they are put together for the passes of an update 
 to disk is whole, in the one format there is, so that any number of processes reads it.
 """
 
+import atexit
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, is_initialized
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
@@ -23,7 +24,14 @@ def accelerator_for(config: Training) -> Accelerator:
     """accelerate keeps one precision for a whole Python process; the next run in it may have another."""
     if is_initialized():
         AcceleratorState._reset_state()
+    atexit.register(_leave_group)
     return Accelerator(mixed_precision=config.mixed_precision, cpu=config.device == "cpu")
+
+
+def _leave_group() -> None:
+    """End what gloo or NCCL runs in the background; a thread that outlives Python would abort the process."""
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def check_sharding(config: Training, num_processes: int) -> None:

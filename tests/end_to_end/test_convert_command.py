@@ -19,7 +19,7 @@ import fpmgm
 from fpmgm.__main__ import main
 from fpmgm.backbones.dit import as_mdlm
 from fpmgm.checkpoint import Model
-from fpmgm.data.text import train_bpe
+from fpmgm.data.tokenizing import train_bpe
 from fpmgm.denoiser import Denoiser
 from fpmgm.evaluation.held_out import text_codec
 from fpmgm.interop.layer_map import LayerMap

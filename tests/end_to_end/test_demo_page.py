@@ -19,7 +19,7 @@ import torch
 import fpmgm
 from fpmgm.checkpoint import Model
 from fpmgm.codecs import TextCodec
-from fpmgm.data.text import train_bpe
+from fpmgm.data.tokenizing import train_bpe
 from tests.conftest import SMALL
 from tests.documentation import DOCS, blocks
 from tests.images import small_image_model

@@ -16,7 +16,7 @@ from fpmgm.__main__ import main
 from fpmgm.backbones.dit import MDLMConfig
 from fpmgm.checkpoint import BUNDLED, Model
 from fpmgm.codecs import TextCodec
-from fpmgm.data.text import train_bpe
+from fpmgm.data.tokenizing import train_bpe
 
 LINE = "the sea and the sky and the old oak by the shore\n"
 NETWORK = MDLMConfig(
