@@ -268,7 +268,7 @@ def test_a_bundled_model_names_its_data_and_is_measured_on_what_was_held_out(
     monkeypatch.setattr(stories_text, "workshop", lambda: small)
     settings, data = read_settings(BUNDLED / name)
     assert isinstance(data, StoriesConfig)
-    recipe = RECIPES["stories-fp"].data
+    recipe = RECIPES["stories-match" if name == "stories" else name].data
     assert isinstance(recipe, StoriesConfig)
     assert data.held_out_only() == recipe.held_out_only()
     told = json.loads((BUNDLED / name / "config.json").read_text())["data"]

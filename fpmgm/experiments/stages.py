@@ -23,6 +23,8 @@ BUDGETS = (24, 48, 96)
 FAR_BUDGETS, FAR = (12, 192), "far"
 """Budgets at which base models and headline lines are compared too, on a page of its own."""
 SECOND_BUDGETS, SECOND = (24, 96), "second-judge"
+SECOND_SAMPLES = 32
+"""Samples of each seed that a second judge reads; it may be a hundred times as large as the models."""
 TEMPERATURES = (0.8, 0.95, 1.1)
 FINDINGS = "findings.md"
 """What people say of the page; it is put in front of the tables."""
@@ -87,7 +89,8 @@ class Stages:
         headline = {line.name: made[line.name] for line in self.lines if line.is_headline or line.is_base}
         self._compare(headline, self.folder / FAR, self.judge, self.far_budgets)
         if self.second_judge:
-            self._compare(headline, self.folder / SECOND, self.second_judge, SECOND_BUDGETS)
+            asked = replace(self, num_samples=min(self.num_samples, SECOND_SAMPLES))
+            asked._compare(headline, self.folder / SECOND, self.second_judge, SECOND_BUDGETS)
         put_findings(page)
         return page
 

@@ -1,4 +1,4 @@
-"""The miniature: the corpus `stories` in the source's own ids, 192 wide, sequences of 256 tokens.
+"""The miniature: the corpus `stories` in whole words, 192 wide, sequences of 256 tokens.
 
 Every sequence begins with a story, and the longest story fits. `fpmgm prepare stories` makes the corpus; a run that
 does not find it makes it first, which takes an hour or more.
@@ -53,9 +53,11 @@ AS_SAMPLED = MaskedCrossEntropy(
     iterations=IterationCounts(no_grad_min=0, no_grad_max=2, grad_min=2, grad_max=4)  # 4 on average, as at sampling
 )
 
+STORIES = StoriesConfig(size=4_000_000, tokenizer="words-4096", length=256)
+
 STORIES_FP = Training(
     model=FIXED_POINT,
-    data=StoriesConfig(size=4_000_000, tokenizer="source", length=256),
+    data=STORIES,
     objective=AS_SAMPLED,
     optim=OptimConfig(
         kind="muon",
@@ -66,7 +68,7 @@ STORIES_FP = Training(
         ema=0.999,
         injection_lr=0.3,
     ),
-    updates=12_000,
+    updates=8000,
     batch_size=8,
     validation_sequences=256,
     mixed_precision="bf16",
@@ -78,6 +80,7 @@ STORIES_MDLM = replace(STORIES_FP, model=DEEP)
 
 STORIES_JUDGE = replace(
     STORIES_FP,
+    data=replace(STORIES, tokenizer="source"),
     model=replace(DEEP, width=128, num_heads=4, num_pre=5, is_causal=True, embedding_start="auto"),
     objective=NextToken(),
     updates=2000,
