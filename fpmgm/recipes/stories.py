@@ -99,8 +99,9 @@ STAGE = replace(
 
 STORIES_MATCH = replace(
     STAGE,
-    objective=Matching(base=AS_SAMPLED, steps=(4, 8, 16), remask="nested", first="base"),  # of 24, 48 and 96 blocks
-    optim=replace(STAGE.optim, lr=2e-5, injection_lr=1.0),
+    # steps of 24, 48 and 96 blocks
+    objective=Matching(base=AS_SAMPLED, steps=(4, 8, 16), remask="nested", first="base", fake_lr=2e-4),
+    optim=replace(STAGE.optim, lr=4e-5, injection_lr=1.0),
     checkpoint_every=100,
     validate_every=200,
     snapshot_every=0,
@@ -119,6 +120,7 @@ STORIES_MDLM_MATCH = replace(
     init="stories-mdlm",
     model=DEEP,
     objective=Matching(steps=(2, 4, 8), remask="nested", first="base"),  # of 24, 48 and 96 blocks
+    optim=replace(STORIES_MATCH.optim, lr=2e-5),
 )
 
 STORIES_COFRE = replace(STAGE, objective=Consistency(weight=0.1, base=AS_SAMPLED), stop_above=0.15)
