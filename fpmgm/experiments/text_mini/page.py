@@ -51,7 +51,7 @@ class Sizes:
     """Updates of a stage in an ablation of losses."""
     proxy: int = 200
     """Updates of a network that is trained from fresh weights in an ablation."""
-    tenth: int = 1200
+    tenth: int = 800
     """Updates of a base model that is trained a tenth as long."""
     batch_size: int = 8
     mauve: int = 256
