@@ -69,6 +69,13 @@ def has_float64(device: torch.device) -> bool:
     return device.type != "mps"
 
 
+def has_fast_bfloat16(device: torch.device) -> bool:
+    """Whether products in bfloat16 are faster than in float32: on CUDA, and on a CPU with instructions for them."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return device.type == "cpu" and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
 def wait_for(device: torch.device) -> None:
     """Wait until a device has done all that was asked of it, so that a clock tells the truth."""
     if device.type == "cuda":

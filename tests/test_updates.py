@@ -22,6 +22,8 @@ from fpmgm.training import loop
 from fpmgm.training.config import Training
 from fpmgm.training.loop import Order, train
 from fpmgm.training.metrics import read_metrics
+from fpmgm.training.optim import OptimConfig, optimiser_of
+from fpmgm.training.sharding import accelerator_for
 from tests.conftest import text_of
 from tests.processes import plain_sgd, tiny
 
@@ -186,6 +188,19 @@ def test_bf16_training_runs_and_stays_near_float32(
         assert bool(tensor.isfinite().all())
         if not torch.equal(exact[name], first[name]):
             assert not torch.equal(tensor, first[name])
+
+
+@pytest.mark.parametrize(
+    ("is_fast", "expected", "dtype"), [(True, "bf16", torch.bfloat16), (False, "no", torch.float32)]
+)
+def test_auto_computes_in_bfloat16_only_where_the_processor_has_instructions_for_it(
+    config: Training, monkeypatch: pytest.MonkeyPatch, is_fast: bool, expected: str, dtype: torch.dtype
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: is_fast)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    asked = replace(config, mixed_precision="auto", device="cpu", optim=OptimConfig(kind="muon", muon_precision="auto"))
+    assert accelerator_for(asked).mixed_precision == expected
+    assert optimiser_of(asked.network.build(), asked.optim).dtype == dtype
 
 
 def test_fp16_is_refused_with_the_reason(config: Training, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from fpmgm.experiments.workloads import Updater
 from fpmgm.gradients import IterationCounts
 from fpmgm.training.config import Training
 from fpmgm.training.optim import optimiser_of, set_learning_rate
+from fpmgm.training.sharding import mixed_precision
 
 REPEATS = 5
 NUM_DRAWS = 2
@@ -53,7 +54,7 @@ def _updates(config: Training, warm_start: float) -> Callable[[], None]:
     updater = Updater(denoiser, config.batch_size, replace(objective, warm_start=warm_start))
     updater.optimiser = optimiser_of(denoiser, config.optim)
     set_learning_rate(updater.optimiser, 1e-6)
-    return partial(_run, updater, mean_draws(objective.iterations), is_bf16=config.mixed_precision == "bf16")
+    return partial(_run, updater, mean_draws(objective.iterations), is_bf16=mixed_precision(config) == "bf16")
 
 
 def mean_draws(counts: IterationCounts) -> list[tuple[int, int]]:

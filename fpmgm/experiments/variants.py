@@ -42,7 +42,7 @@ def variant(name: str, recipe: str, *, updates: int, num_seeds: int, **changes: 
     cut: dict[str, Any] = {
         "optim": optim,
         "updates": updates,
-        "mixed_precision": "bf16",
+        "mixed_precision": "auto",
         "validate_every": min(EVERY, updates),
         "snapshot_every": min(EVERY, updates),
         "validation_sequences": min(128, base.validation_sequences),

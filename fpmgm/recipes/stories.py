@@ -9,8 +9,8 @@ fpmgm train stories-fp-warm      the same, and in half of the updates the solver
 fpmgm train stories-mdlm         MDLM, 12 blocks, as many updates
 fpmgm train stories-judge        a small causal model, to judge samples with
 
-They compute in bfloat16. A processor without it (no avx512_bf16, no AMX) is faster with --mixed-precision no
---optim.muon-precision float32. The paper's injection is --model.injection mlp --model.injection-start mean.
+They compute in bfloat16 where the device has instructions for it, else in float32. The paper's injection is
+--model.injection mlp --model.injection-start mean.
 Stages start from the bundled base models:
 
 fpmgm train stories-match        FP-MDLM, distribution matching
@@ -62,7 +62,7 @@ STORIES_FP = Training(
     objective=AS_SAMPLED,
     optim=OptimConfig(
         kind="muon",
-        muon_precision="bfloat16",
+        muon_precision="auto",
         lr=3e-3,
         warmup=100,
         decay="cosine",
@@ -72,7 +72,7 @@ STORIES_FP = Training(
     updates=8000,
     batch_size=8,
     validation_sequences=256,
-    mixed_precision="bf16",
+    mixed_precision="auto",
 )
 
 STORIES_FP_WARM = replace(STORIES_FP, objective=replace(AS_SAMPLED, warm_start=0.5))

@@ -84,9 +84,9 @@ class Training:
     """Solver iterations in a validation. A plain stack has none."""
     trackers: tuple[str, ...] = ("tensorboard",)
     """Where metrics go besides metrics.jsonl: tensorboard, wandb, both or neither."""
-    mixed_precision: Literal["no", "bf16", "fp16"] = "no"
-    """no or bf16. On the CPU only no is fast. fp16 is refused, because a resumed run would not know the scale of its
-    loss."""
+    mixed_precision: Literal["auto", "no", "bf16", "fp16"] = "no"
+    """no or bf16. With auto, it is bf16 where the device has instructions for it, else no. fp16 is refused, because a
+    resumed run would not know the scale of its loss."""
     device: Literal["auto", "cpu"] = "auto"
     """With auto, accelerate chooses: CUDA, else MPS, else the CPU. cpu takes the CPU. To choose one of several GPUs,
     set the variable CUDA_VISIBLE_DEVICES. To use all of them, use accelerate launch."""
@@ -108,7 +108,7 @@ class Training:
                 "mixed_precision is fp16, whose loss must be scaled by a number that a resumed run would not know; "
                 "give bf16, which needs no scaling"
             )
-        choose("mixed_precision", self.mixed_precision, dict.fromkeys(("no", "bf16")))
+        choose("mixed_precision", self.mixed_precision, dict.fromkeys(("auto", "no", "bf16")))
         choose("sharding", self.sharding, dict.fromkeys(("none", FSDP)))
         check_trackers(self.trackers)
         for name in ("stop_above", "snapshot_every"):

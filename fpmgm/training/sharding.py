@@ -15,6 +15,7 @@ from torch import Tensor, distributed, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from fpmgm.devices import device_named, has_fast_bfloat16
 from fpmgm.training.config import FSDP, Training
 
 EMA = "ema"
@@ -25,7 +26,14 @@ def accelerator_for(config: Training) -> Accelerator:
     if is_initialized():
         AcceleratorState._reset_state()
     atexit.register(_leave_group)
-    return Accelerator(mixed_precision=config.mixed_precision, cpu=config.device == "cpu")
+    return Accelerator(mixed_precision=mixed_precision(config), cpu=config.device == "cpu")
+
+
+def mixed_precision(config: Training) -> str:
+    """`no` or `bf16`, as the run asks or its device is fast at."""
+    if config.mixed_precision != "auto":
+        return config.mixed_precision
+    return "bf16" if has_fast_bfloat16(device_named(config.device)) else "no"
 
 
 def _leave_group() -> None:
