@@ -26,6 +26,9 @@ SECOND_BUDGETS, SECOND = (24, 96), "second-judge"
 SECOND_SAMPLES = 32
 """Samples of each seed that a second judge reads; it may be a hundred times as large as the models."""
 TEMPERATURES = (0.8, 0.95, 1.1)
+FROM_START_BUDGETS, FROM_START = (24, 96), "from-start"
+FROM_START_SAMPLES = 43
+"""Samples of each seed of the lines that are trained from the start."""
 FINDINGS = "findings.md"
 """What people say of the page; it is put in front of the tables."""
 
@@ -57,6 +60,18 @@ LINES = (
 )
 """The base models, and each with every stage. `no loss` has the updates of L_CONS without its loss."""
 
+BRIEF: dict[str, Any] = {"updates": 1200, "data": RECIPES["stories-cofre"].data}
+"""A base model of an eighth of the updates; its learning rate too has fallen to 0 at the last one."""
+LINES_FROM_START = (
+    Contestant(name="FP-MDLM, brief", recipe="stories-fp", changes=BRIEF),
+    Contestant(
+        name="FP-MDLM, brief, L_CONS from the start",
+        recipe="stories-fp",
+        changes={**BRIEF, "objective": RECIPES["stories-cofre"].objective},
+    ),
+)
+"""Fresh networks, with L_CONS at every update and without it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Stages:
@@ -65,6 +80,7 @@ class Stages:
     folder: Path
     runs: Path
     lines: tuple[Contestant, ...] = LINES
+    lines_from_start: tuple[Contestant, ...] = LINES_FROM_START
     budgets: tuple[int, ...] = BUDGETS
     far_budgets: tuple[int, ...] = FAR_BUDGETS
     temperatures: tuple[float, ...] = TEMPERATURES
@@ -84,19 +100,21 @@ class Stages:
 
     def run(self) -> Path:
         """Train what is missing, measure it, and write the pages; returns the first page."""
-        made = self._models()
+        made = self._models(self.lines)
         page = self._compare(made, self.folder, self.judge, self.budgets)
         headline = {line.name: made[line.name] for line in self.lines if line.is_headline or line.is_base}
         self._compare(headline, self.folder / FAR, self.judge, self.far_budgets)
         if self.second_judge:
             asked = replace(self, num_samples=min(self.num_samples, SECOND_SAMPLES))
             asked._compare(headline, self.folder / SECOND, self.second_judge, SECOND_BUDGETS)
+        asked = replace(self, num_samples=min(self.num_samples, FROM_START_SAMPLES))
+        asked._compare(self._models(self.lines_from_start), self.folder / FROM_START, self.judge, FROM_START_BUDGETS)
         put_findings(page)
         return page
 
-    def _models(self) -> dict[str, list[str]]:
+    def _models(self, lines: Sequence[Contestant]) -> dict[str, list[str]]:
         """The models of every line; runs that are not finished are made or gone on with."""
-        runs = {line.name: line.models(self.runs) for line in self.lines}
+        runs = {line.name: line.models(self.runs) for line in lines}
         made = self.workers.run({run: make for own in runs.values() for run, make in own.items()}, "runs")
         return {name: [made[run] for run in own] for name, own in runs.items()}
 
