@@ -186,7 +186,7 @@ def _prepare(arguments: Sequence[str]) -> None:
         run_prepare_asset(name)
         return
     default = PrepareCommand(data=RECIPES[name].data)
-    run_prepare(_parse(PrepareCommand, f"prepare {name}", rest, default=default))
+    run_prepare(_parse(PrepareCommand, f"prepare {name}", rest, default=default), RECIPES[name].init)
 
 
 def _convert(arguments: Sequence[str]) -> None:

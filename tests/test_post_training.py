@@ -333,7 +333,9 @@ def test_models_that_do_not_fit_a_run_are_refused_with_the_reason(
     foreign = str(
         train(replace(config, data=replace(text_of(config), source=str(other)), out=str(tmp_path / "o")), "test")
     )
-    assert "has another tokenizer than the run" in refused(config, init=foreign)
+    assert "has another tokenizer than the run" in refused(
+        config, init=foreign, data=replace(text_of(config), tokenizer="bpe-301")
+    )
     assert "has another tokenizer than the run" in refused(config, objective=kl(foreign))
     longer = replace(text_of(config), length=24)
     assert "is for sequences of 16 tokens, and the run has 24" in refused(config, init=fixed, data=longer)
@@ -353,6 +355,17 @@ def test_models_that_do_not_fit_a_run_are_refused_with_the_reason(
     of_states = Consistency(weight=0.1, teacher=wide)
     assert "is 32 wide, and the run 16" in refused(config, objective=of_states)
     assert not Path(config.out + "-refused").exists()
+
+
+def test_a_run_reads_other_text_in_the_trained_symbols_of_the_model_it_starts_from(
+    config: Training, fixed: str, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.txt"
+    other.write_text("quite another text, with words of its own\n" * 400)
+    data = replace(text_of(config), source=str(other))
+    assert not data.load().codec.is_alike(text_codec(load(fixed)))
+    folder = train(replace(config, init=fixed, data=data, out=str(tmp_path / "on")), "test")
+    assert text_codec(load(folder)).is_alike(text_codec(load(fixed)))
 
 
 def test_a_teacher_that_reads_otherwise_than_the_start_is_refused_before_any_text_is_read(

@@ -12,6 +12,7 @@ from fpmgm.names import choose
 from fpmgm.recipes import RECIPES
 from fpmgm.schema import require
 from fpmgm.training.config import AnyData
+from fpmgm.training.start import load_data
 
 NEEDS_SOURCE = "mine"
 """The recipe that plans by its text, and so has no data before it is told which."""
@@ -56,9 +57,9 @@ def run_prepare_stories(command: PrepareStories) -> None:
     print(make_stories(command.size, workers=command.workers or os.cpu_count() or 1))
 
 
-def run_prepare(command: PrepareCommand) -> None:
-    """Make the data and say where it is."""
-    data = command.data.load()
+def run_prepare(command: PrepareCommand, init: str) -> None:
+    """Make the data of a recipe that starts from `init` and say where it is."""
+    data = load_data(command.data, init)
     print(
         f"{command.data.name}: {len(data.train):,} sequences of {data.vocabulary.length} tokens to train on, "
         f"{len(data.held_out):,} held out, {data.vocabulary.size:,} symbols"

@@ -10,7 +10,8 @@ from fpmgm.backbones.network import Learned, Vocabulary
 from fpmgm.budget import plan
 from fpmgm.checkpoint import Model, find_folder, load, read_config, read_settings
 from fpmgm.codecs import load_codec
-from fpmgm.data import Dataset
+from fpmgm.data import DataConfig, Dataset
+from fpmgm.data.tokenizing import trained_size
 from fpmgm.denoiser import Denoiser
 from fpmgm.evaluation.judges import check_judge, judge_named
 from fpmgm.interop.conversion import check_map, to_fixed_point
@@ -73,6 +74,18 @@ def seen_before(config: Training) -> str:
         f"init {config.source} was trained on {before.name} too, but with another split or packing: it has seen some "
         "of what this run holds out, so validation looks better than it is"
     )
+
+
+def load_data(data: DataConfig, source: str) -> Dataset:
+    """The data of a run that starts from the model `source`, if it does from any.
+
+    A tokenizer that would be trained is that of the model, if the model has one of that name: a tokenizer of other text
+    would have other symbols.
+    """
+    named = getattr(data, "tokenizer", "")
+    before = read_settings(find_folder(source))[1] if source else None
+    is_known = bool(trained_size(named)) and named == getattr(before, "tokenizer", "")
+    return data.load(load_codec(find_folder(source)) if is_known else None)
 
 
 def first_weights(config: Training, network: NetworkConfig, data: Dataset) -> Learned:
