@@ -2,6 +2,7 @@
 
 from fpmgm.evaluation.plots import lines_by_update
 from fpmgm.experiments.text_mini.compared import compared_part
+from fpmgm.experiments.text_mini.history import history
 from fpmgm.experiments.text_mini.lines import (
     ADAPTED,
     FP,
@@ -15,7 +16,6 @@ from fpmgm.experiments.text_mini.lines import (
 )
 from fpmgm.experiments.text_mini.page import Page
 from fpmgm.experiments.text_mini.section import Line, Part, Reading, Section, Table
-from fpmgm.training.metrics import read_metrics
 
 
 def _few(page: Page, lines: tuple[Line, ...], pairs: tuple[tuple[str, str], ...], budgets: tuple[int, ...]) -> Table:
@@ -119,14 +119,7 @@ def initialised_tables(page: Page) -> tuple[Table, ...]:
 
 def _initialised(page: Page) -> Part:
     part = compared_part(page, initialised_tables(page), "initialised", ["initialised"])
-    curves = {
-        each.name: [
-            (int(row["update"]), float(row["base"] if "base" in row else row["loss"]))
-            for _, folder in each.folders(page.runs)
-            for row in read_metrics(folder)
-        ]
-        for each in (FRESH, ADAPTED)
-    }
+    curves = {each.name: history(page, each).losses for each in (FRESH, ADAPTED)}
     lines_by_update(curves, "cross entropy, nats a token", page.folder / "adaptation")
     apart = [
         first - second for (_, first), (_, second) in zip(*(curves[e.name] for e in (ADAPTED, FRESH)), strict=False)

@@ -50,12 +50,12 @@ def cofre(num_seeds: int = 1, **settings: Any) -> Line:
     return Line("CoFRe", staged("FP-MDLM + L_CONS", num_seeds), {"reuse": "three-state", **settings})
 
 
-def short_stage(page: Page, name: str, objective: Any, **changes: Any) -> Contestant:
-    """A stage from FP-MDLM of few updates, without the rule that stops it."""
+def short_stage(page: Page, name: str, objective: Any, start: Contestant | None = None) -> Contestant:
+    """A stage from FP-MDLM, or from another run, of few updates, without the rule that stops it."""
     sizes = page.sizes
     cut = {"updates": sizes.stage, "validate_every": sizes.stage, "batch_size": sizes.batch_size}
     rest = {"snapshot_every": 0, "stop_above": 0.0, "objective": objective}
-    return Contestant(name=name, recipe=CONS, changes={**cut, **rest, **changes}, card_samples=1)
+    return Contestant(name=name, recipe=CONS, changes={**cut, **rest}, start=start, card_samples=1)
 
 
 def l_cons(**settings: Any) -> Any:
@@ -107,8 +107,7 @@ def tenths(page: Page) -> tuple[Contestant, Contestant]:
 
 def tenth_with_l_cons(page: Page) -> Contestant:
     """L_CONS after a tenth of the training."""
-    start = page.paths(tenths(page)[1])[0]
-    return short_stage(page, "FP-MDLM, a tenth, L_CONS", l_cons(), init=start)
+    return short_stage(page, "FP-MDLM, a tenth, L_CONS", l_cons(), start=tenths(page)[1])
 
 
 def from_start(page: Page) -> Contestant:

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fpmgm.analysis.plots import Snapshot, dynamics_plot
-from fpmgm.checkpoint import load, weights_of
+from fpmgm.checkpoint import load
 from fpmgm.evaluation.held_out import HELD_OUT, OWN, data_for
 from fpmgm.evaluation.side_by_side import VALIDATION_ITERS
 from fpmgm.evaluation.tables import Column, markdown
 from fpmgm.evaluation.text import TextEvaluator
 from fpmgm.experiments.contestants import Contestant
-from fpmgm.experiments.dynamics import COLUMNS, validation_by_update
+from fpmgm.experiments.dynamics import COLUMNS
 from fpmgm.experiments.text_mini.compared import (
     all_pairs,
     compared_part,
@@ -22,6 +22,7 @@ from fpmgm.experiments.text_mini.compared import (
     measured,
     pairs_part,
 )
+from fpmgm.experiments.text_mini.history import history, is_known
 from fpmgm.experiments.text_mini.lines import (
     FP,
     MDLM,
@@ -41,8 +42,7 @@ from fpmgm.experiments.text_mini.lines import (
 from fpmgm.experiments.text_mini.page import Page, configs_of
 from fpmgm.experiments.text_mini.section import Line, Part, Section, Table
 from fpmgm.training.folder import SNAPSHOTS
-from fpmgm.training.metrics import read_metrics
-from fpmgm.training.state import folders_by_update, update_of
+from fpmgm.training.state import update_of
 
 
 class Validated(NamedTuple):
@@ -61,14 +61,15 @@ VALIDATED = (
 
 
 def validated(page: Page, contestants: Iterable[Contestant]) -> list[Validated]:
-    """Train what is missing, and validate the first model of each, once for each set of weights."""
-    contestants = tuple(contestants)
-    page.train(contestants)
-    work = {}
+    """Validate the first model of each, once; what was not validated before is trained first."""
+    work, missing = {}, []
     for each in contestants:
-        model, num = page.paths(each)[0], page.sizes.validation
-        about = {"weights": weights_of(model), "sequences": num, "iterations": VALIDATION_ITERS}
-        work[each.name] = (about, partial(_validation, model, num, page.device))
+        made, num = page.models(each)[0], page.sizes.validation
+        about = {**made.about, "sequences": num, "iterations": VALIDATION_ITERS}
+        work[each.name] = (about, partial(_validation, made.model, num, page.device))
+        if not page.knows("validation", about):
+            missing.append(each)
+    page.train(missing)
     found = page.kept_by_workers("validation", work)
     return [Validated(name, own["value"], own["error"]) for name, own in zip(work, found, strict=True)]
 
@@ -118,36 +119,33 @@ def choice_tables(page: Page) -> tuple[Table, ...]:
 
 
 def dynamics_tables(page: Page) -> tuple[Table, ...]:
-    """The snapshots of the stage L_CONS, without reuse: those that are there, or those that are planned."""
+    """The snapshots of the stage L_CONS, without reuse: those that were kept, or those that are planned."""
     stage = staged("FP-MDLM + L_CONS")
     folder, config = configs_of(stage, page.runs)[0]
-    there = folders_by_update(folder / SNAPSHOTS)[::-1]
     planned = range(0, config.updates + 1, config.snapshot_every or config.updates)
-    folders = there or [folder / SNAPSHOTS / f"update-{update:08d}" for update in planned]
-    snapshots = (
-        Contestant(name=f"update {update_of(each)}", recipe=stage.recipe, is_base=True, changes={"init": str(each)})
-        for each in folders
-    )
-    lines = tuple(reusing(each, "none") for each in snapshots)
+    updates = history(page, stage).snapshots if is_known(page, stage) else planned
+    lines = tuple(reusing(_snapshot(stage, folder, update), "none") for update in updates)
     return (_pair_table(page, lines, tuple((line.name, lines[0].name) for line in lines[1:])),)
 
 
+def _snapshot(stage: Contestant, folder: Path, update: int) -> Contestant:
+    """The model that a stage kept after an update."""
+    init = str(folder / SNAPSHOTS / f"update-{update:08d}")
+    return Contestant(name=f"update {update}", recipe=stage.recipe, is_base=True, start=stage, changes={"init": init})
+
+
 def _dynamics(page: Page) -> Part:
-    stage = staged("FP-MDLM + L_CONS")
-    page.train([stage])
-    _, run = next(stage.folders(page.runs))
+    way = history(page, staged("FP-MDLM + L_CONS"))
     (table,) = dynamics_tables(page)
     found = measured(page, [table])
-    validation = validation_by_update(run)
     snapshots = [
-        Snapshot(update, row, validation.get(update))
+        Snapshot(update, row, way.validation.get(update))
         for budget in table.budgets
         for line in table.lines
         for row in found[line.name, budget, 1.0]
         for update in [update_of(Path(row.model))]
     ]
-    limit = next((row["stopped"] for row in read_metrics(run) if "stopped" in row), None)
-    dynamics_plot(snapshots, validation, limit, page.folder / "dynamics")
+    dynamics_plot(snapshots, way.validation, way.limit, page.folder / "dynamics")
     text = (
         f"{how_many(table)} The first snapshot is the model that the stage starts from.\n\n"
         f"![Snapshots of the stage L_CONS](dynamics.png)\n\n{markdown(snapshots, COLUMNS).rstrip()}"
@@ -180,11 +178,6 @@ def duration_tables(page: Page) -> tuple[Table, ...]:
             num_samples=sizes.few,
         ),
     )
-
-
-def _duration(page: Page) -> Part:
-    page.train(tenths(page))  # L_CONS starts from one of them
-    return compared_part(page, duration_tables(page), "duration", ["duration"])
 
 
 def shape_tables(page: Page) -> tuple[Table, ...]:
@@ -237,7 +230,7 @@ SECTIONS = (
         name="duration",
         title="How long base models are trained",
         of_paper="the table of training stages",
-        run=_duration,
+        run=lambda page: compared_part(page, duration_tables(page), "duration", ["duration"]),
         tables=duration_tables,
         trained=tenths,
     ),
