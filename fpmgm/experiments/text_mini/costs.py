@@ -206,7 +206,7 @@ SECTIONS = (
         title="Parameters, training time and memory",
         of_paper="Figure 1 (right), and the training costs",
         run=_cost,
-        minutes=8.0,
+        minutes=5.0,
     ),
     Section(
         name="latency",
@@ -214,6 +214,6 @@ SECTIONS = (
         of_paper="the table and the figure of latency",
         run=_latency,
         tables=main_tables,
-        minutes=8.0,
+        minutes=5.0,
     ),
 )

@@ -106,7 +106,7 @@ def other_tables(page: Page) -> tuple[Table, ...]:
         ("FP-MDLM + matching", "MDLM + matching"),
         ("FP-MDLM + SDTT", "CoFRe"),
     )
-    return (_few(page, lines, pairs, page.sizes.budgets),)
+    return (_few(page, lines, pairs, page.sizes.pair),)
 
 
 def initialised_tables(page: Page) -> tuple[Table, ...]:
@@ -114,7 +114,7 @@ def initialised_tables(page: Page) -> tuple[Table, ...]:
     pairs = tuple(
         (ours.name, theirs.name) for ours, theirs in zip(every_reuse(ADAPTED), every_reuse(FRESH), strict=True)
     )
-    return (_few(page, (*every_reuse(FRESH), *every_reuse(ADAPTED)), pairs, page.sizes.budgets),)
+    return (_few(page, (*every_reuse(FRESH), *every_reuse(ADAPTED)), pairs, page.sizes.pair),)
 
 
 def _initialised(page: Page) -> Part:
@@ -142,7 +142,7 @@ def nucleus_tables(page: Page) -> tuple[Table, ...]:
         cofre(top_p=0.9)._replace(name="CoFRe, top-p 0.9"),
     )
     pairs = (("MDLM, top-p 0.9", "MDLM"), ("CoFRe, top-p 0.9", "CoFRe"), ("CoFRe, top-p 0.9", "MDLM, top-p 0.9"))
-    return (_few(page, lines, pairs, page.sizes.budgets),)
+    return (_few(page, lines, pairs, page.sizes.pair),)
 
 
 def _others(page: Page) -> Part:

@@ -79,10 +79,10 @@ def _mauve(page: Page) -> Part:
     jobs = [
         Job(Cell(**page.models(line.contestant)[0]._asdict(), sampling=_at(page, line, budget)), protocol)
         for line in lines
-        for budget in page.sizes.budgets
+        for budget in page.sizes.pair
     ]
     rows = iter(page.rows(jobs, [line.contestant for line in lines]))
-    titles = [f"{budget} blocks" for budget in page.sizes.budgets]
+    titles = [f"{budget} blocks" for budget in page.sizes.pair]
     scored = [Scored(line.name, {title: next(rows).metrics["mauve"] for title in titles}) for line in lines]
     readings = [_difference(title, scored[1].cells[title], scored[0].cells[title]) for title in titles]
     words = (
@@ -269,7 +269,7 @@ SECTIONS = (
         of_paper="the table of validation perplexity",
         run=_validation,
         trained=_all_models,
-        minutes=8.0,
+        minutes=4.0,
     ),
     Section(
         name="samples",
@@ -285,7 +285,7 @@ SECTIONS = (
         of_paper="the table of MAUVE scores",
         run=_mauve,
         trained=lambda _: tuple(line.contestant for line in _mauve_lines()),
-        minutes=27.0,
+        minutes=8.0,
     ),
     Section(
         name="downstream",
@@ -293,6 +293,6 @@ SECTIONS = (
         of_paper="the table of downstream tasks",
         run=_downstream,
         trained=lambda _: (MDLM, cofre().contestant),
-        minutes=8.0,
+        minutes=4.0,
     ),
 )

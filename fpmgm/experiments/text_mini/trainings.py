@@ -14,6 +14,7 @@ from fpmgm.evaluation.tables import Column, markdown
 from fpmgm.evaluation.text import TextEvaluator
 from fpmgm.experiments.contestants import Contestant
 from fpmgm.experiments.dynamics import COLUMNS
+from fpmgm.experiments.stages import BRIEF, LINES_FROM_START
 from fpmgm.experiments.text_mini.compared import (
     all_pairs,
     compared_part,
@@ -26,7 +27,6 @@ from fpmgm.experiments.text_mini.history import history, is_known
 from fpmgm.experiments.text_mini.lines import (
     FP,
     MDLM,
-    from_start,
     l_cons_choices,
     loss_types,
     plain,
@@ -80,9 +80,9 @@ def _validation(model: str, num: int, device: str) -> dict[str, Any]:
     return vars(TextEvaluator().validate(loaded.denoiser, batch, num_iters=VALIDATION_ITERS))
 
 
-def _pair_table(page: Page, lines: tuple[Line, ...], pairs: tuple[tuple[str, str], ...]) -> Table:
+def _least(page: Page, lines: tuple[Line, ...], pairs: tuple[tuple[str, str], ...], budgets: tuple[int, ...]) -> Table:
     sizes = page.sizes
-    return Table(lines=lines, budgets=sizes.pair, pairs=pairs, temperatures=sizes.temperatures, num_samples=sizes.few)
+    return Table(lines=lines, budgets=budgets, pairs=pairs, temperatures=sizes.temperatures, num_samples=sizes.least)
 
 
 def loss_tables(page: Page) -> tuple[Table, ...]:
@@ -90,14 +90,10 @@ def loss_tables(page: Page) -> tuple[Table, ...]:
     control, *losses = loss_types(page)
     lines = [reusing(each, reuse) for reuse in ("none", "full") for each in (control, *losses)]
     pairs = [(line.name, f"{control.name}, {line.name.rpartition(', ')[2]}") for line in lines]
-    start, shorter = from_start(page), tenths(page)[1]
+    without, start = (reusing(each, "none") for each in LINES_FROM_START)
     return (
-        _pair_table(page, tuple(lines), tuple(pair for pair in pairs if pair[0] != pair[1])),
-        _pair_table(
-            page,
-            (reusing(shorter, "none"), reusing(start, "none")),
-            ((f"{start.name}, no reuse", f"{shorter.name}, no reuse"),),
-        ),
+        _least(page, tuple(lines), tuple(pair for pair in pairs if pair[0] != pair[1]), page.sizes.one),
+        _least(page, (without, start), ((start.name, without.name),), page.sizes.pair),
     )
 
 
@@ -105,7 +101,8 @@ def _losses(page: Page) -> Part:
     words = (
         f"Stages of {page.sizes.stage} updates from FP-MDLM with each kind of loss; `short stage, no loss` has the "
         "updates and not the loss. The second table has L_CONS from the first update on, beside the same run without "
-        f"it, {page.sizes.tenth} updates each. The paper's large table of losses is of images; its small one of text "
+        f"it, {BRIEF['updates']:,} updates each. "
+        "The paper's large table of losses is of images; its small one of text "
         "is quoted."
     )
     return Part(text=words) + compared_part(page, loss_tables(page), "losses", ["losses"])
@@ -115,7 +112,7 @@ def choice_tables(page: Page) -> tuple[Table, ...]:
     """Positions and reduction of L_CONS."""
     first, *others = l_cons_choices(page)
     lines = tuple(reusing(each, "three-state") for each in (first, *others))
-    return (_pair_table(page, lines, tuple((line.name, lines[0].name) for line in lines[1:])),)
+    return (_least(page, lines, tuple((line.name, lines[0].name) for line in lines[1:]), page.sizes.pair),)
 
 
 def dynamics_tables(page: Page) -> tuple[Table, ...]:
@@ -125,7 +122,7 @@ def dynamics_tables(page: Page) -> tuple[Table, ...]:
     planned = range(0, config.updates + 1, config.snapshot_every or config.updates)
     updates = history(page, stage).snapshots if is_known(page, stage) else planned
     lines = tuple(reusing(_snapshot(stage, folder, update), "none") for update in updates)
-    return (_pair_table(page, lines, tuple((line.name, lines[0].name) for line in lines[1:])),)
+    return (_least(page, lines, tuple((line.name, lines[0].name) for line in lines[1:]), page.sizes.one),)
 
 
 def _snapshot(stage: Contestant, folder: Path, update: int) -> Contestant:
@@ -172,7 +169,7 @@ def duration_tables(page: Page) -> tuple[Table, ...]:
     return (
         Table(
             lines=lines,
-            budgets=sizes.budgets,
+            budgets=sizes.pair,
             pairs=pairs,
             temperatures=sizes.temperatures,
             num_samples=sizes.few,
@@ -184,7 +181,7 @@ def shape_tables(page: Page) -> tuple[Table, ...]:
     """Samples of the shapes, beside a plain stack of as many updates."""
     deep = proxy_mdlm(page)
     lines = (plain(deep), *(reusing(each, "none") for each in shapes(page)))
-    return (_pair_table(page, lines, tuple((line.name, deep.name) for line in lines[1:])),)
+    return (_least(page, lines, tuple((line.name, deep.name) for line in lines[1:]), page.sizes.one),)
 
 
 def proxies(page: Page) -> tuple[Contestant, ...]:
@@ -241,6 +238,6 @@ SECTIONS = (
         run=_shapes,
         tables=shape_tables,
         trained=proxies,
-        minutes=6.0,
+        minutes=2.0,
     ),
 )

@@ -62,7 +62,7 @@ _BY_NAME = {
 SECTIONS: dict[str, Section] = {name: _BY_NAME[name] for name in ORDER}
 BASES = ("stories-match", "stories-mdlm-match")
 """Recipes that start from the base models."""
-CORES, HOURS = 2, 8
+CORES, HOURS = 2, 6
 """What the whole page may take beyond base models and stages."""
 
 
@@ -211,8 +211,8 @@ def filled(text: str) -> Iterator[str]:
 
 
 def listed(page: Page) -> list[str]:
-    """What `--sections` prints: every section with an estimate of its cost, and the sum."""
-    found: list[Estimate] = list(estimates(page, SECTIONS))
+    """What `--sections` prints: every section with an estimate of what is left of its cost, and the sum."""
+    found: list[Estimate] = list(estimates(page, SECTIONS, read_parts(page)))
     width = max(map(len, SECTIONS))
     lines = [
         f"{each.section.name:<{width}}  {each.minutes:6.0f} min  {each.cost_class:<13}  {each.section.title} "
