@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,13 @@ from fpmgm.experiments.over_seeds import over_seeds
 from fpmgm.experiments.reproduce import Reproduction
 from fpmgm.experiments.text_mini import inside, whole
 from fpmgm.experiments.text_mini.claims import CLAIMS, NOT_SHOWN, NOT_TRIED, SHOWN, Claim, claims_table, verdict
-from fpmgm.experiments.text_mini.compared import paired
+from fpmgm.experiments.text_mini.compared import jobs_of, paired
 from fpmgm.experiments.text_mini.estimate import estimates, seconds_of_run
+from fpmgm.experiments.text_mini.lines import staged
 from fpmgm.experiments.text_mini.others import TASKS
 from fpmgm.experiments.text_mini.page import Page, Sizes
 from fpmgm.experiments.text_mini.quoted import FILE, quoted
-from fpmgm.experiments.text_mini.section import Part, Reading
+from fpmgm.experiments.text_mini.section import Part, Reading, Source
 from fpmgm.experiments.text_mini.whole import PARTS, README, filled, write_whole
 from fpmgm.objectives import NextToken
 from fpmgm.training import loop
@@ -52,11 +54,13 @@ DEEP = Network(width=16, num_heads=2, num_pre=3, cond_width=8, dropout=0.0)
 SHALLOW = replace(DEEP, num_pre=1, num_fp=1, num_post=1)
 SIZES = Sizes(
     few=4,
+    least=4,
     many=4,
     seeds=2,
     budgets=(6, 12),
     high=(6, 12, 18),
     pair=(9, 12),
+    one=(12,),
     temperatures=(0.5, 1.0),
     steps=(1, 2, 4),
     iterations=(1, 4),
@@ -75,6 +79,9 @@ SIZES = Sizes(
     analysed_steps=(2, 4),
     depth=8,
 )
+
+
+COMMITTED = Path(__file__).parents[1] / "docs" / "results" / "text-mini"
 
 
 def small_models(folder: Path) -> dict[str, Any]:
@@ -184,22 +191,27 @@ def test_a_paired_ratio_forgives_what_both_lines_share_and_knows_training_runs()
     assert wide[1] < low < high < wide[2]
 
 
-def test_the_page_fits_eight_hours_of_two_cores() -> None:
+def test_the_page_fits_six_hours_of_two_cores_and_what_is_found_costs_nothing() -> None:
     page = Page(folder=Path("nowhere"), runs=Path("nowhere"))
     found = list(estimates(page, whole.SECTIONS))
-    assert 4 * 60 < sum(each.minutes for each in found) / 2 < 8 * 60
+    assert 2 * 60 < sum(each.minutes for each in found) / 2 < 6 * 60
     by_name = {each.section.name: each for each in found}
     assert by_name["reuse"].sampling == 0  # the samples are those of the components
     assert by_name["main"].cost_class == "hours"
     assert by_name["cka"].cost_class == "minutes"
-    assert "8 are allowed" in whole.listed(page)[-1]
+    assert "6 are allowed" in whole.listed(page)[-1]
+    left = {
+        each.section.name: each.minutes
+        for each in estimates(replace(page, folder=COMMITTED), whole.SECTIONS, whole.read_parts(page))
+    }
+    assert left["main"] == left["mdlm-stages"] == 0 < left["plain"]
 
 
 def test_an_update_of_the_base_models_is_estimated_as_it_was_measured() -> None:
-    per_update = {
-        name: seconds_of_run(replace(recipes.RECIPES[name], updates=1)) for name in ("stories-fp", "stories-mdlm")
-    }
-    assert per_update == {"stories-fp": pytest.approx(0.29), "stories-mdlm": pytest.approx(0.63)}
+    names = ("stories-fp", "stories-mdlm")
+    once = [replace(recipes.RECIPES[name], updates=1) for name in names]
+    assert [seconds_of_run(each, "bfloat16") for each in once] == pytest.approx([0.29, 0.63])
+    assert [seconds_of_run(each, "float32") for each in once] == pytest.approx([0.5, 1.0])
 
 
 @pytest.mark.parametrize(
@@ -272,6 +284,63 @@ def forbid_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop.Run, "update", lambda *_: pytest.fail("trained again"))
     monkeypatch.setattr(Page, "_keep", lambda *_: pytest.fail("found again"))
     monkeypatch.setattr(inside, "analysed", lambda *_: pytest.fail("analysed again"))
+
+
+@pytest.mark.parametrize("compute", ["bfloat16", "float32"])
+def test_the_cells_of_the_committed_page_are_found_with_no_run_folder(compute: Any, tmp_path: Path) -> None:
+    """A setting that is newer than the rows must leave the identity of a run alone where it has its default."""
+    page = Page(folder=COMMITTED, runs=tmp_path, compute=compute)
+    keys = page.row_keys()
+    for name in ("main", "mdlm-stages"):
+        for table in whole.SECTIONS[name].tables(page):
+            assert all(page.has_row(job, keys) for own in jobs_of(page, table).values() for job in own)
+
+
+def test_a_run_is_known_by_what_it_is_trained_with_and_not_by_its_place_or_rounding() -> None:
+    stage = staged("FP-MDLM + L_CONS")
+    usual = stage.identity(0)
+    assert usual != stage.identity(1)
+    assert [made.identity for made in stage.made(Path("here"))] == [made.identity for made in stage.made(Path("there"))]
+
+    def changed(**changes: Any) -> str:
+        return replace(stage, changes=changes).identity(0)
+
+    assert changed(mixed_precision="no", checkpoint_every=7) == usual
+    assert len({usual, changed(updates=7), changed(init="stories-mdlm"), changed(validate_every=7)}) == 4  # it may stop
+    later = replace(stage, name="later", start=stage)
+    first, other = later.identity(0), replace(later, start=replace(stage, changes={"updates": 7})).identity(0)
+    assert len({usual, first, other}) == 3
+    assert later.config(0, Path("runs/later-0")).init == "runs/fp-mdlm---l-cons-0/model"
+
+
+def test_parts_of_another_precision_and_size_stay_and_those_of_another_seed_do_not(tmp_path: Path) -> None:
+    settings = {"judge": "stories-source", "convention": "paper", "seed": 0, "compute": "bfloat16", "sizes": {"few": 7}}
+    part = {"text": "as it was", "readings": {}, "frontier": {}}
+    (tmp_path / PARTS).write_text(json.dumps({"settings": settings, "parts": {"main": part}}))
+    page = Page(folder=tmp_path, runs=tmp_path)
+    assert whole.read_parts(page) == {"main": Part(text="as it was")}
+    assert whole.read_parts(replace(page, seed=1)) == {}
+
+
+def test_a_part_tells_in_small_print_where_its_numbers_come_from() -> None:
+    part = Part(text="", sources=(Source("bfloat16", "abc", "2 cores"), Source("float32", "abc", "4 cores")))
+    assert part.measured == "<sub>Measured in bfloat16, commit abc, 2 cores; float32, commit abc, 4 cores.</sub>"
+    assert Part.of(json.loads(json.dumps(part.as_json()))) == part
+    assert Part(text="").measured == ""
+
+
+@pytest.mark.slow
+def test_a_page_whose_cells_are_found_is_written_with_no_run_folder(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("lagged", "initialised", "dynamics", "duration", "mauve", "validation", "samples")
+    write_whole(page, names)
+    before = files_of(page)
+    shutil.rmtree(page.runs)
+    forbid_work(monkeypatch)
+    write_whole(replace(page, compute="bfloat16"), names)
+    assert files_of(page) == before
+    assert not page.runs.exists()
 
 
 @pytest.mark.slow

@@ -24,6 +24,9 @@ class Cell:
     entropy: float = 0.0
     search_from: float = 1.0
     """Where the knob is turned from. A row is known by the entropy that was asked for, not by this."""
+    identity: str = ""
+    """What the model is known by instead of its name and weights: a hash of all that it is trained with. The row of a
+    cell with an identity is found whether the model is there or not."""
 
 
 def budget_cells(models: Sequence[str], base: Sampling, budgets: Sequence[int]) -> Iterator[Cell]:

@@ -89,8 +89,6 @@ def run_jobs(
     Jobs that read the same samples are one piece of work. `on_cell` is called with each cell that is about to be
     measured here, or that another process has measured.
     """
-    for job in jobs:
-        check(job.cell)
     done = {row.key: row for row in read_rows(file)}
     keys = [key_of(*job) for job in jobs]
     missing = {
@@ -236,15 +234,21 @@ class MultiplyAdds:
 
 
 def key_of(cell: Cell, protocol: Protocol) -> str:
-    """What a row depends on, as a hash: model, weights, sampling and how it is measured, not the machine."""
-    sampling = _settled(cell)
+    """What a row depends on, as a hash: model, weights, sampling and how it is measured, not the machine.
+
+    Weights, the settings that a model saves and its first symbol follow from its identity, if the cell tells one.
+    """
     settings, judge = protocol.evaluator.key()
     measured = {"num_samples": protocol.num_samples, **settings}
     if protocol.dtype != Protocol.dtype:  # rows of before there was a choice are still known
         measured["dtype"] = protocol.dtype
-    if _is_begun(cell.model):  # rows of before the first symbol was given are measured again
-        measured["begun"] = True
-    parts: list[Any] = [cell.model, weights_of(cell.model), _told(sampling), measured, judge]
+    if cell.identity:
+        by_rule = with_saved_settings({}, cell.sampling)
+        parts: list[Any] = ["run", cell.identity, _told(by_rule), measured, judge]
+    else:
+        if _is_begun(cell.model):  # rows of before the first symbol was given are measured again
+            measured["begun"] = True
+        parts = [cell.model, weights_of(cell.model), _told(_settled(cell)), measured, judge]
     if cell.knob:
         parts.append([cell.knob, cell.entropy])
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]

@@ -4,13 +4,29 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from fpmgm.checkpoint import weights_of
+from fpmgm.experiments.identity import identity_of
 from fpmgm.names import slug
 from fpmgm.recipes import RECIPES
 from fpmgm.training.card import NUM_SAMPLES
 from fpmgm.training.config import Training
+from fpmgm.training.folder import MODEL
 from fpmgm.training.loop import train
+
+
+class Made(NamedTuple):
+    """A model of a contestant, whether it is trained already or not."""
+
+    model: str
+    identity: str
+    """Of the run that makes it; empty if it is a model that is there."""
+
+    @property
+    def about(self) -> dict[str, str]:
+        """What tells the model from others in a file of results."""
+        return {"run": self.identity} if self.identity else {"weights": weights_of(self.model)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +39,9 @@ class Contestant:
     """Whether it is the model that the recipe's runs start from."""
     changes: dict[str, Any] = field(default_factory=dict)
     """Fields of the recipe that differ."""
+    start: "Contestant | None" = None
+    """Whose first run it starts from, instead of the recipe's model. A base model is one that this run kept on its
+    way."""
     num_seeds: int = 1
     is_headline: bool = False
     """Whether it has, with its usual reuse, more samples a cell."""
@@ -44,9 +63,24 @@ class Contestant:
             for seed, folder in self.folders(runs)
         }
 
+    def made(self, runs: Path) -> list[Made]:
+        """The models by seed, each with what it is known by."""
+        if self.is_base:
+            model = self.changes.get("init", RECIPES[self.recipe].init)
+            return [Made(model, f"{self.start.identity(0)}/{Path(model).name}" if self.start else "")]
+        return [Made(str(folder / MODEL), self.identity(seed)) for seed, folder in self.folders(runs)]
+
+    def identity(self, seed: int) -> str:
+        """What the run of a seed is known by, before it is trained."""
+        return identity_of(self.config(seed, Path()), self.start.identity(0) if self.start else "")
+
     def config(self, seed: int, folder: Path) -> Training:
         """What is trained with a seed, in that run folder."""
-        return replace(RECIPES[self.recipe], seed=seed, out=str(folder), **self.changes)
+        init = {}
+        if self.start:
+            _, first = next(self.start.folders(folder.parent))
+            init = {"init": str(first / MODEL)}
+        return replace(RECIPES[self.recipe], seed=seed, out=str(folder), **self.changes, **init)
 
 
 def _trained(config: Training, name: str, recipe: Training, card_samples: int) -> str:

@@ -17,8 +17,9 @@ from fpmgm.evaluation.rows import Row
 from fpmgm.evaluation.sweep import Job
 from fpmgm.evaluation.tables import Column, markdown
 from fpmgm.evaluation.text import GENERATIVE
+from fpmgm.experiments.contestants import Made
 from fpmgm.experiments.over_seeds import TableLine, budget_column, over_seeds
-from fpmgm.experiments.text_mini.page import Page
+from fpmgm.experiments.text_mini.page import PAIR, Page
 from fpmgm.experiments.text_mini.quoted import quoted
 from fpmgm.experiments.text_mini.section import Line, Part, Reading, Table
 from fpmgm.generation import Sampling
@@ -35,10 +36,11 @@ BySeed = Float[np.ndarray, "S N"]
 def jobs_of(page: Page, table: Table) -> dict[Point, list[Job]]:
     """What there is to measure, whether models are trained already or not."""
     protocol = page.protocol(table.num_samples)
+    models = {line.name: _models(page, line, table.num_seeds) for line in table.lines}
     return {
         (line.name, budget, temperature): [
-            Job(Cell(model=model, sampling=_sampling(page, line, budget, temperature, index)), protocol)
-            for index, model in enumerate(_models(page, line, table.num_seeds))
+            Job(Cell(**made._asdict(), sampling=_sampling(page, line, budget, temperature, index)), protocol)
+            for index, made in enumerate(models[line.name])
         ]
         for line in table.lines
         for budget in table.budgets
@@ -46,9 +48,9 @@ def jobs_of(page: Page, table: Table) -> dict[Point, list[Job]]:
     }
 
 
-def _models(page: Page, line: Line, num_seeds: int) -> list[str]:
+def _models(page: Page, line: Line, num_seeds: int) -> list[Made]:
     """One for each seed of sampling."""
-    own = page.paths(line.contestant)
+    own = page.models(line.contestant)
     return [own[index % len(own)] for index in range(num_seeds)]
 
 
@@ -58,11 +60,11 @@ def _sampling(page: Page, line: Line, budget: int, temperature: float, index: in
 
 
 def measured(page: Page, tables: Iterable[Table]) -> dict[Point, list[Row]]:
-    """Train what is missing, and measure all points."""
+    """Measure all points that are missing, and train what these are of."""
     tables = tuple(tables)
-    page.train({each.name: each for table in tables for each in table.contestants}.values())
+    contestants = {each.name: each for table in tables for each in table.contestants}.values()
     jobs = {point: own for table in tables for point, own in jobs_of(page, table).items()}
-    rows = iter(page.rows([job for own in jobs.values() for job in own]))
+    rows = iter(page.rows([job for own in jobs.values() for job in own], contestants))
     return {point: [next(rows) for _ in own] for point, own in jobs.items()}
 
 
@@ -105,7 +107,7 @@ def versus(
             "pair": asdict(compare(*frontiers, band=band, num_resamples=num)),
         }
 
-    kept = page.kept("pair", about, make)
+    kept = page.kept(PAIR, about, make)
     return Versus(
         model=name,
         against=other,

@@ -32,7 +32,7 @@ BUSY = (
 
 def _timed(page: Page, budget: int, *, train: bool = False) -> list[dict[str, Any]]:
     """Rounds of MDLM and of FP-MDLM with three-state reuse, measured once for each pair of networks."""
-    names = [page.paths(each)[0] for each in (MDLM, FP)]
+    names = [page.models(each)[0].model for each in (MDLM, FP)]
     asked = Benchmark(
         names=tuple(names),
         budget=budget,
@@ -74,7 +74,7 @@ def training_memory(name: str, batch_size: int, num_no_grad: int, num_grad: int)
 
 
 def _memory(page: Page) -> list[int]:
-    names = [page.paths(each)[0] for each in (MDLM, FP)]
+    names = [page.models(each)[0].model for each in (MDLM, FP)]
     about = {"networks": [str(read_config(find_folder(name))) for name in names], "batch": page.sizes.batch_size}
 
     def make() -> list[int]:
@@ -104,7 +104,7 @@ BARS = (
 
 def _cost(page: Page) -> Part:
     counts = [
-        sum(parameter.numel() for parameter in config_of(page.paths(each)[0]).build().parameters())
+        sum(parameter.numel() for parameter in config_of(page.models(each)[0].model).build().parameters())
         for each in (MDLM, FP)
     ]
     timed, memory = _timed(page, page.sizes.pair[-1], train=True), _memory(page)
@@ -206,7 +206,7 @@ SECTIONS = (
         title="Parameters, training time and memory",
         of_paper="Figure 1 (right), and the training costs",
         run=_cost,
-        minutes=8.0,
+        minutes=5.0,
     ),
     Section(
         name="latency",
@@ -214,6 +214,6 @@ SECTIONS = (
         of_paper="the table and the figure of latency",
         run=_latency,
         tables=main_tables,
-        minutes=8.0,
+        minutes=5.0,
     ),
 )

@@ -2,6 +2,7 @@
 
 from fpmgm.evaluation.plots import lines_by_update
 from fpmgm.experiments.text_mini.compared import compared_part
+from fpmgm.experiments.text_mini.history import history
 from fpmgm.experiments.text_mini.lines import (
     ADAPTED,
     FP,
@@ -15,7 +16,6 @@ from fpmgm.experiments.text_mini.lines import (
 )
 from fpmgm.experiments.text_mini.page import Page
 from fpmgm.experiments.text_mini.section import Line, Part, Reading, Section, Table
-from fpmgm.training.metrics import read_metrics
 
 
 def _few(page: Page, lines: tuple[Line, ...], pairs: tuple[tuple[str, str], ...], budgets: tuple[int, ...]) -> Table:
@@ -106,7 +106,7 @@ def other_tables(page: Page) -> tuple[Table, ...]:
         ("FP-MDLM + matching", "MDLM + matching"),
         ("FP-MDLM + SDTT", "CoFRe"),
     )
-    return (_few(page, lines, pairs, page.sizes.budgets),)
+    return (_few(page, lines, pairs, page.sizes.pair),)
 
 
 def initialised_tables(page: Page) -> tuple[Table, ...]:
@@ -114,19 +114,12 @@ def initialised_tables(page: Page) -> tuple[Table, ...]:
     pairs = tuple(
         (ours.name, theirs.name) for ours, theirs in zip(every_reuse(ADAPTED), every_reuse(FRESH), strict=True)
     )
-    return (_few(page, (*every_reuse(FRESH), *every_reuse(ADAPTED)), pairs, page.sizes.budgets),)
+    return (_few(page, (*every_reuse(FRESH), *every_reuse(ADAPTED)), pairs, page.sizes.pair),)
 
 
 def _initialised(page: Page) -> Part:
     part = compared_part(page, initialised_tables(page), "initialised", ["initialised"])
-    curves = {
-        each.name: [
-            (int(row["update"]), float(row["base"] if "base" in row else row["loss"]))
-            for _, folder in each.folders(page.runs)
-            for row in read_metrics(folder)
-        ]
-        for each in (FRESH, ADAPTED)
-    }
+    curves = {each.name: history(page, each).losses for each in (FRESH, ADAPTED)}
     lines_by_update(curves, "cross entropy, nats a token", page.folder / "adaptation")
     apart = [
         first - second for (_, first), (_, second) in zip(*(curves[e.name] for e in (ADAPTED, FRESH)), strict=False)
@@ -149,7 +142,7 @@ def nucleus_tables(page: Page) -> tuple[Table, ...]:
         cofre(top_p=0.9)._replace(name="CoFRe, top-p 0.9"),
     )
     pairs = (("MDLM, top-p 0.9", "MDLM"), ("CoFRe, top-p 0.9", "CoFRe"), ("CoFRe, top-p 0.9", "MDLM, top-p 0.9"))
-    return (_few(page, lines, pairs, page.sizes.budgets),)
+    return (_few(page, lines, pairs, page.sizes.pair),)
 
 
 def _others(page: Page) -> Part:

@@ -1,7 +1,6 @@
 """Sections that look inside: CKA between layers, residuals and movement of the solver, lagged logits."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,33 +14,33 @@ from fpmgm.analysis.solving import Movement, Residuals
 from fpmgm.analysis.trace import MASKED, REVEALED, VISIBLE
 from fpmgm.checkpoint import load, weights_of
 from fpmgm.evaluation.held_out import measured_data
+from fpmgm.experiments.contestants import Contestant, Made
 from fpmgm.experiments.text_mini.lines import FP, MDLM, staged
 from fpmgm.experiments.text_mini.page import Page
 from fpmgm.experiments.text_mini.quoted import quoted
 from fpmgm.experiments.text_mini.section import Part, Reading, Section
 from fpmgm.randomness import generator
-from fpmgm.schema import read_json
 
 COMPARED = 128
 """At most so many sequences layers are compared on."""
 
 
-def _similarity(page: Page, model: str) -> LayerSimilarity:
+def _similarity(page: Page, made: Made) -> LayerSimilarity:
     num = min(COMPARED, page.sizes.validation)
 
     def make() -> dict[str, Any]:
-        loaded = load(model, device=page.device)
+        loaded = load(made.model, device=page.device)
         batch = measured_data(loaded)[0].measured(num).to(loaded.device)
         found = layer_similarity(loaded.denoiser, batch, rng=generator(page.seed))
         return {"layers": found.layers, "times": found.times, "by_time": found.by_time.tolist()}
 
-    kept = page.kept("CKA", {"weights": weights_of(model), "sequences": num, "seed": page.seed}, make)
+    kept = page.kept("CKA", {**made.about, "sequences": num, "seed": page.seed}, make)
     by_time = torch.tensor(kept["by_time"])
     return LayerSimilarity(layers=tuple(kept["layers"]), times=tuple(kept["times"]), by_time=by_time)
 
 
 def _cka(page: Page) -> Part:
-    found = _similarity(page, page.paths(MDLM)[0])
+    found = _similarity(page, page.models(MDLM)[0])
     similarity_heat_map(found, page.folder / "cka-layers")
     consecutive_plot(found, page.folder / "cka-consecutive")
     boundary = strongest_boundary(found.mean)
@@ -60,12 +59,13 @@ def _cka(page: Page) -> Part:
     return Part(text=text, readings={"across / late": [reading]})
 
 
-def _analysis(page: Page, name: str, model: str, against: str) -> dict[str, Any]:
+def _analysis(page: Page, name: str, contestant: Contestant, against: Contestant | None = None) -> dict[str, Any]:
     """The analyses of a model, made once and then read from their files."""
     sizes, folder = page.sizes, page.folder / name
+    models = [page.models(each)[0] for each in (contestant, against) if each]
     asked = Analysis(
-        model=model,
-        against=against,
+        model=models[0].model,
+        against=models[1].model if against else "",
         budget=sizes.pair[-1],
         steps=sizes.analysed_steps,
         depth=sizes.depth,
@@ -75,25 +75,22 @@ def _analysis(page: Page, name: str, model: str, against: str) -> dict[str, Any]
         device=page.device,
         out=str(folder),
     )
-    if not _is_made(folder, asked):
+    settings = {"budget": asked.budget, "steps": asked.steps, "depth": asked.depth, "samples": asked.num_samples}
+    about = {"models": [each.about for each in models], **settings, "seed": asked.seed}
+
+    def make() -> dict[str, Any]:
+        page.train([contestant])
         analysed(asked)
+        return {"folder": name, "weights": [weights_of(each.model) for each in models]}
+
+    page.kept("analyses", about, make)
+    if not (folder / "report.html").is_file():
+        make()
     return {kind: read_analysis(folder / f"{kind}.json") for kind in ANALYSES if (folder / f"{kind}.json").is_file()}
 
 
-def _is_made(folder: Path, asked: Analysis) -> bool:
-    """Whether a report with these settings is there, to its last file."""
-    if not ((folder / "report.html").is_file() and (folder / "lagged.json").is_file()):
-        return False
-    protocol = read_json(folder / "lagged.json")["protocol"]
-    expected = {"weights": weights_of(asked.model), "samples": asked.num_samples, "seed": asked.seed}
-    expected |= {"budget, block evaluations": asked.budget, "steps compared": list(asked.steps)}
-    if asked.against:
-        expected["weights of against"] = weights_of(asked.against)
-    return all(protocol.get(key) == value for key, value in expected.items())
-
-
 def _solver(page: Page) -> Part:
-    found = _analysis(page, "inside-base", page.paths(FP)[0], "")
+    found = _analysis(page, "inside-base", FP)
     text = [_seen(found), *_pictures("inside-base", ("residuals", "movement", "starts")), quoted("inside").rstrip()]
     residuals, movement = found["residuals"], found["movement"]
     readings = {
@@ -105,9 +102,7 @@ def _solver(page: Page) -> Part:
 
 
 def _lagged(page: Page) -> Part:
-    stage = staged("FP-MDLM + L_CONS")
-    page.train([stage])
-    found = _analysis(page, "inside-l-cons", page.paths(stage)[0], page.paths(FP)[0])
+    found = _analysis(page, "inside-l-cons", staged("FP-MDLM + L_CONS"), FP)
     lagged: Lagged = found["lagged"]
     rows = zip(lagged.steps, lagged.reduction, lagged.reduction_low, lagged.reduction_high, strict=True)
     readings = [

@@ -50,12 +50,12 @@ def cofre(num_seeds: int = 1, **settings: Any) -> Line:
     return Line("CoFRe", staged("FP-MDLM + L_CONS", num_seeds), {"reuse": "three-state", **settings})
 
 
-def short_stage(page: Page, name: str, objective: Any, **changes: Any) -> Contestant:
-    """A stage from FP-MDLM of few updates, without the rule that stops it."""
+def short_stage(page: Page, name: str, objective: Any, start: Contestant | None = None) -> Contestant:
+    """A stage from FP-MDLM, or from another run, of few updates, without the rule that stops it."""
     sizes = page.sizes
     cut = {"updates": sizes.stage, "validate_every": sizes.stage, "batch_size": sizes.batch_size}
     rest = {"snapshot_every": 0, "stop_above": 0.0, "objective": objective}
-    return Contestant(name=name, recipe=CONS, changes={**cut, **rest, **changes}, card_samples=1)
+    return Contestant(name=name, recipe=CONS, changes={**cut, **rest}, start=start, card_samples=1)
 
 
 def l_cons(**settings: Any) -> Any:
@@ -65,7 +65,7 @@ def l_cons(**settings: Any) -> Any:
 
 
 def loss_types(page: Page) -> tuple[Contestant, ...]:
-    """The control without a loss first, then every kind of loss, with and without the moving average as teacher."""
+    """The control without a loss first, then every kind of loss, two also with the moving average as teacher."""
     kinds: tuple[tuple[str, dict[str, Any]], ...] = (
         ("mse", {}),
         ("cosine", {}),
@@ -80,6 +80,7 @@ def loss_types(page: Page) -> tuple[Contestant, ...]:
             short_stage(page, f"{kind}{words}", l_cons(distance=kind, teacher=teacher, **settings))
             for kind, settings in kinds
             for words, teacher in teachers.items()
+            if teacher == "self" or kind in ("mse", "kl")
         ),
     )
 
@@ -107,13 +108,7 @@ def tenths(page: Page) -> tuple[Contestant, Contestant]:
 
 def tenth_with_l_cons(page: Page) -> Contestant:
     """L_CONS after a tenth of the training."""
-    start = page.paths(tenths(page)[1])[0]
-    return short_stage(page, "FP-MDLM, a tenth, L_CONS", l_cons(), init=start)
-
-
-def from_start(page: Page) -> Contestant:
-    """L_CONS from the first update on; FP-MDLM of a tenth is the same without it."""
-    return scratch("L_CONS from the start", SHALLOW, page.sizes.tenth, objective=l_cons())
+    return short_stage(page, "FP-MDLM, a tenth, L_CONS", l_cons(), start=tenths(page)[1])
 
 
 def shapes(page: Page) -> tuple[Contestant, ...]:
@@ -121,7 +116,7 @@ def shapes(page: Page) -> tuple[Contestant, ...]:
     model: Any = RECIPES[CONS].model
     return tuple(
         scratch(f"FP {num}/{num}", SHALLOW, page.sizes.proxy, model=replace(model, num_pre=num, num_post=num))
-        for num in (1, 2, 3, 4)
+        for num in (1, 2, 4)
     )
 
 

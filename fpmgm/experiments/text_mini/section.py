@@ -26,6 +26,14 @@ class Reading(NamedTuple):
         return f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}]{f' ({self.where})' if self.where else ''}"
 
 
+class Source(NamedTuple):
+    """Where a number comes from."""
+
+    precision: str
+    commit: str
+    hardware: str
+
+
 Readings = Mapping[str, Sequence[Reading]]
 """By what was compared, such as `FP-MDLM / MDLM`."""
 
@@ -39,6 +47,14 @@ class Part:
     """Of ratios and the like, as they were measured."""
     frontier: Readings = field(default_factory=dict)
     """The same comparisons at equal entropy."""
+    sources: tuple[Source, ...] = ()
+    """Where its numbers come from; parts of before 2026-11-18 do not tell."""
+
+    @property
+    def measured(self) -> str:
+        """The same as a line in small print; empty if it is not known."""
+        told = "; ".join(f"{each.precision}, commit {each.commit}, {each.hardware}" for each in self.sources)
+        return f"<sub>Measured in {told}.</sub>" if told else ""
 
     def as_json(self) -> dict[str, Any]:
         """The same as JSON can hold it."""
@@ -51,7 +67,8 @@ class Part:
         def readings(name: str) -> Readings:
             return {key: tuple(Reading(*each) for each in own) for key, own in found[name].items()}
 
-        return cls(text=found["text"], readings=readings("readings"), frontier=readings("frontier"))
+        sources = tuple(Source(*each) for each in found.get("sources", ()))
+        return cls(text=found["text"], readings=readings("readings"), frontier=readings("frontier"), sources=sources)
 
     def __add__(self, other: "Part") -> "Part":
         return Part(

@@ -39,7 +39,7 @@ def allocation_tables(page: Page) -> tuple[Table, ...]:
     return tuple(
         Table(
             lines=tuple(Line(f"{kind}, {words}", model, {"reuse": reuse, "allocation": kind}) for kind in ALLOCATIONS),
-            budgets=sizes.budgets,
+            budgets=sizes.pair,
             pairs=tuple((f"{BEST}, {words}", f"{kind}, {words}") for kind in ALLOCATIONS if kind != BEST),
             temperatures=sizes.temperatures,
             num_samples=sizes.few,
@@ -139,10 +139,10 @@ def coefficient_tables(page: Page) -> tuple[Table, ...]:
     return tuple(
         Table(
             lines=tuple({line.name: line for line in (usual, *grid)}.values()),
-            budgets=sizes.pair,
+            budgets=sizes.one,
             pairs=tuple((line.name, usual.name) for line in grid if line.name != usual.name),
             temperatures=sizes.temperatures,
-            num_samples=sizes.few,
+            num_samples=sizes.least,
         )
         for grid in grids
     )
@@ -172,7 +172,7 @@ def grid_tables(page: Page) -> tuple[Table, ...]:
             lines=(_grid_line(steps, iterations),),
             budgets=(steps * cost.step(iterations),),
             temperatures=sizes.temperatures,
-            num_samples=sizes.few,
+            num_samples=sizes.least,
         )
         for steps in sizes.steps
         for iterations in sizes.iterations

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fpmgm.analysis.plots import Snapshot, dynamics_plot
-from fpmgm.checkpoint import load, weights_of
+from fpmgm.checkpoint import load
 from fpmgm.evaluation.held_out import HELD_OUT, OWN, data_for
 from fpmgm.evaluation.side_by_side import VALIDATION_ITERS
 from fpmgm.evaluation.tables import Column, markdown
 from fpmgm.evaluation.text import TextEvaluator
 from fpmgm.experiments.contestants import Contestant
-from fpmgm.experiments.dynamics import COLUMNS, validation_by_update
+from fpmgm.experiments.dynamics import COLUMNS
+from fpmgm.experiments.stages import BRIEF, LINES_FROM_START
 from fpmgm.experiments.text_mini.compared import (
     all_pairs,
     compared_part,
@@ -22,10 +23,10 @@ from fpmgm.experiments.text_mini.compared import (
     measured,
     pairs_part,
 )
+from fpmgm.experiments.text_mini.history import history, is_known
 from fpmgm.experiments.text_mini.lines import (
     FP,
     MDLM,
-    from_start,
     l_cons_choices,
     loss_types,
     plain,
@@ -41,8 +42,7 @@ from fpmgm.experiments.text_mini.lines import (
 from fpmgm.experiments.text_mini.page import Page, configs_of
 from fpmgm.experiments.text_mini.section import Line, Part, Section, Table
 from fpmgm.training.folder import SNAPSHOTS
-from fpmgm.training.metrics import read_metrics
-from fpmgm.training.state import folders_by_update, update_of
+from fpmgm.training.state import update_of
 
 
 class Validated(NamedTuple):
@@ -61,14 +61,15 @@ VALIDATED = (
 
 
 def validated(page: Page, contestants: Iterable[Contestant]) -> list[Validated]:
-    """Train what is missing, and validate the first model of each, once for each set of weights."""
-    contestants = tuple(contestants)
-    page.train(contestants)
-    work = {}
+    """Validate the first model of each, once; what was not validated before is trained first."""
+    work, missing = {}, []
     for each in contestants:
-        model, num = page.paths(each)[0], page.sizes.validation
-        about = {"weights": weights_of(model), "sequences": num, "iterations": VALIDATION_ITERS}
-        work[each.name] = (about, partial(_validation, model, num, page.device))
+        made, num = page.models(each)[0], page.sizes.validation
+        about = {**made.about, "sequences": num, "iterations": VALIDATION_ITERS}
+        work[each.name] = (about, partial(_validation, made.model, num, page.device))
+        if not page.knows("validation", about):
+            missing.append(each)
+    page.train(missing)
     found = page.kept_by_workers("validation", work)
     return [Validated(name, own["value"], own["error"]) for name, own in zip(work, found, strict=True)]
 
@@ -79,9 +80,9 @@ def _validation(model: str, num: int, device: str) -> dict[str, Any]:
     return vars(TextEvaluator().validate(loaded.denoiser, batch, num_iters=VALIDATION_ITERS))
 
 
-def _pair_table(page: Page, lines: tuple[Line, ...], pairs: tuple[tuple[str, str], ...]) -> Table:
+def _least(page: Page, lines: tuple[Line, ...], pairs: tuple[tuple[str, str], ...], budgets: tuple[int, ...]) -> Table:
     sizes = page.sizes
-    return Table(lines=lines, budgets=sizes.pair, pairs=pairs, temperatures=sizes.temperatures, num_samples=sizes.few)
+    return Table(lines=lines, budgets=budgets, pairs=pairs, temperatures=sizes.temperatures, num_samples=sizes.least)
 
 
 def loss_tables(page: Page) -> tuple[Table, ...]:
@@ -89,14 +90,10 @@ def loss_tables(page: Page) -> tuple[Table, ...]:
     control, *losses = loss_types(page)
     lines = [reusing(each, reuse) for reuse in ("none", "full") for each in (control, *losses)]
     pairs = [(line.name, f"{control.name}, {line.name.rpartition(', ')[2]}") for line in lines]
-    start, shorter = from_start(page), tenths(page)[1]
+    without, start = (reusing(each, "none") for each in LINES_FROM_START)
     return (
-        _pair_table(page, tuple(lines), tuple(pair for pair in pairs if pair[0] != pair[1])),
-        _pair_table(
-            page,
-            (reusing(shorter, "none"), reusing(start, "none")),
-            ((f"{start.name}, no reuse", f"{shorter.name}, no reuse"),),
-        ),
+        _least(page, tuple(lines), tuple(pair for pair in pairs if pair[0] != pair[1]), page.sizes.one),
+        _least(page, (without, start), ((start.name, without.name),), page.sizes.pair),
     )
 
 
@@ -104,7 +101,8 @@ def _losses(page: Page) -> Part:
     words = (
         f"Stages of {page.sizes.stage} updates from FP-MDLM with each kind of loss; `short stage, no loss` has the "
         "updates and not the loss. The second table has L_CONS from the first update on, beside the same run without "
-        f"it, {page.sizes.tenth} updates each. The paper's large table of losses is of images; its small one of text "
+        f"it, {BRIEF['updates']:,} updates each. "
+        "The paper's large table of losses is of images; its small one of text "
         "is quoted."
     )
     return Part(text=words) + compared_part(page, loss_tables(page), "losses", ["losses"])
@@ -114,40 +112,37 @@ def choice_tables(page: Page) -> tuple[Table, ...]:
     """Positions and reduction of L_CONS."""
     first, *others = l_cons_choices(page)
     lines = tuple(reusing(each, "three-state") for each in (first, *others))
-    return (_pair_table(page, lines, tuple((line.name, lines[0].name) for line in lines[1:])),)
+    return (_least(page, lines, tuple((line.name, lines[0].name) for line in lines[1:]), page.sizes.pair),)
 
 
 def dynamics_tables(page: Page) -> tuple[Table, ...]:
-    """The snapshots of the stage L_CONS, without reuse: those that are there, or those that are planned."""
+    """The snapshots of the stage L_CONS, without reuse: those that were kept, or those that are planned."""
     stage = staged("FP-MDLM + L_CONS")
     folder, config = configs_of(stage, page.runs)[0]
-    there = folders_by_update(folder / SNAPSHOTS)[::-1]
     planned = range(0, config.updates + 1, config.snapshot_every or config.updates)
-    folders = there or [folder / SNAPSHOTS / f"update-{update:08d}" for update in planned]
-    snapshots = (
-        Contestant(name=f"update {update_of(each)}", recipe=stage.recipe, is_base=True, changes={"init": str(each)})
-        for each in folders
-    )
-    lines = tuple(reusing(each, "none") for each in snapshots)
-    return (_pair_table(page, lines, tuple((line.name, lines[0].name) for line in lines[1:])),)
+    updates = history(page, stage).snapshots if is_known(page, stage) else planned
+    lines = tuple(reusing(_snapshot(stage, folder, update), "none") for update in updates)
+    return (_least(page, lines, tuple((line.name, lines[0].name) for line in lines[1:]), page.sizes.one),)
+
+
+def _snapshot(stage: Contestant, folder: Path, update: int) -> Contestant:
+    """The model that a stage kept after an update."""
+    init = str(folder / SNAPSHOTS / f"update-{update:08d}")
+    return Contestant(name=f"update {update}", recipe=stage.recipe, is_base=True, start=stage, changes={"init": init})
 
 
 def _dynamics(page: Page) -> Part:
-    stage = staged("FP-MDLM + L_CONS")
-    page.train([stage])
-    _, run = next(stage.folders(page.runs))
+    way = history(page, staged("FP-MDLM + L_CONS"))
     (table,) = dynamics_tables(page)
     found = measured(page, [table])
-    validation = validation_by_update(run)
     snapshots = [
-        Snapshot(update, row, validation.get(update))
+        Snapshot(update, row, way.validation.get(update))
         for budget in table.budgets
         for line in table.lines
         for row in found[line.name, budget, 1.0]
         for update in [update_of(Path(row.model))]
     ]
-    limit = next((row["stopped"] for row in read_metrics(run) if "stopped" in row), None)
-    dynamics_plot(snapshots, validation, limit, page.folder / "dynamics")
+    dynamics_plot(snapshots, way.validation, way.limit, page.folder / "dynamics")
     text = (
         f"{how_many(table)} The first snapshot is the model that the stage starts from.\n\n"
         f"![Snapshots of the stage L_CONS](dynamics.png)\n\n{markdown(snapshots, COLUMNS).rstrip()}"
@@ -174,7 +169,7 @@ def duration_tables(page: Page) -> tuple[Table, ...]:
     return (
         Table(
             lines=lines,
-            budgets=sizes.budgets,
+            budgets=sizes.pair,
             pairs=pairs,
             temperatures=sizes.temperatures,
             num_samples=sizes.few,
@@ -182,16 +177,11 @@ def duration_tables(page: Page) -> tuple[Table, ...]:
     )
 
 
-def _duration(page: Page) -> Part:
-    page.train(tenths(page))  # L_CONS starts from one of them
-    return compared_part(page, duration_tables(page), "duration", ["duration"])
-
-
 def shape_tables(page: Page) -> tuple[Table, ...]:
     """Samples of the shapes, beside a plain stack of as many updates."""
     deep = proxy_mdlm(page)
     lines = (plain(deep), *(reusing(each, "none") for each in shapes(page)))
-    return (_pair_table(page, lines, tuple((line.name, deep.name) for line in lines[1:])),)
+    return (_least(page, lines, tuple((line.name, deep.name) for line in lines[1:]), page.sizes.one),)
 
 
 def proxies(page: Page) -> tuple[Contestant, ...]:
@@ -237,7 +227,7 @@ SECTIONS = (
         name="duration",
         title="How long base models are trained",
         of_paper="the table of training stages",
-        run=_duration,
+        run=lambda page: compared_part(page, duration_tables(page), "duration", ["duration"]),
         tables=duration_tables,
         trained=tenths,
     ),
@@ -248,6 +238,6 @@ SECTIONS = (
         run=_shapes,
         tables=shape_tables,
         trained=proxies,
-        minutes=6.0,
+        minutes=2.0,
     ),
 )

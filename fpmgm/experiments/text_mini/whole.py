@@ -4,7 +4,7 @@ import json
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ _BY_NAME = {
 SECTIONS: dict[str, Section] = {name: _BY_NAME[name] for name in ORDER}
 BASES = ("stories-match", "stories-mdlm-match")
 """Recipes that start from the base models."""
-CORES, HOURS = 2, 8
+CORES, HOURS = 2, 6
 """What the whole page may take beyond base models and stages."""
 
 
@@ -135,29 +135,29 @@ def check_only(only: Sequence[str]) -> None:
 def write_whole(page: Page, only: Sequence[str] = ()) -> Path:
     """Run all sections, or some, and write the page after each; sections that were made before stay on it."""
     check_only(only)
-    parts = _read_parts(page)
+    parts = read_parts(page)
     for name, section in SECTIONS.items():
         if only and name not in only:
             continue
         print(f"section {name}: {section.title}", file=sys.stderr)
-        parts[name] = section.run(page)
+        page.sources.clear()
+        part = section.run(page)
+        parts[name] = replace(part, sources=tuple(sorted(page.sources)))
         _write(page, parts)
     return page.folder / README
 
 
 def _settings(page: Page) -> dict[str, Any]:
-    """What all sections of a page must have in common."""
-    own: dict[str, Any] = {"judge": page.judge, "convention": page.convention, "seed": page.seed}
-    own |= {"compute": page.compute, "sizes": asdict(page.sizes)}
-    found: dict[str, Any] = json.loads(json.dumps(own))
-    return found
+    """What all sections of a page must have in common. Precision and sizes may differ, and each section tells them."""
+    return {"judge": page.judge, "convention": page.convention, "seed": page.seed}
 
 
-def _read_parts(page: Page) -> dict[str, Part]:
-    """The sections that were made before with the same settings."""
+def read_parts(page: Page) -> dict[str, Part]:
+    """The sections that were made before with the same judge, convention and seed."""
     file = page.folder / PARTS
     kept = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    if kept.get("settings") != _settings(page):
+    own = _settings(page)
+    if {name: kept.get("settings", {}).get(name) for name in own} != own:
         return {}
     return {name: Part.of(found) for name, found in kept["parts"].items() if name in SECTIONS}
 
@@ -169,7 +169,8 @@ def _write(page: Page, parts: Mapping[str, Part]) -> None:
     blocks = [*_heading(page), "## The paper's claims", RULE, claims_table(ordered)]
     for name, part in ordered.items():
         section = SECTIONS[name]
-        blocks += [f'<a id="{name}"></a>', f"## {section.title}", f"In the paper: {section.of_paper}.", part.text]
+        blocks += [f'<a id="{name}"></a>', f"## {section.title}", *filter(None, [part.measured])]
+        blocks += [f"In the paper: {section.of_paper}.", part.text]
     missing = [name for name in SECTIONS if name not in parts]
     if missing:
         blocks += ["## Not made yet", f"{', '.join(missing)}: `fpmgm reproduce text-mini --only NAME` makes one."]
@@ -179,8 +180,7 @@ def _write(page: Page, parts: Mapping[str, Part]) -> None:
 def _heading(page: Page) -> list[str]:
     return [
         "# text-mini: the paper's text experiments in miniature",
-        f"    fpmgm reproduce text-mini --judge {page.judge} --convention {page.convention} --seed {page.seed}"
-        f" --compute {page.compute}",
+        f"    fpmgm reproduce text-mini --judge {page.judge} --convention {page.convention} --seed {page.seed}",
         "The corpus is `stories`: sequences of 256 tokens and 4,096 symbols, networks 192 wide, MDLM of 12 blocks and "
         "FP-MDLM of 1/1/1. The paper has OpenWebText, 1,024 tokens and networks 768 wide, and another injection, more "
         "solver iterations in training and another optimiser: base models are those of the recipes `stories-fp` and "
@@ -188,7 +188,8 @@ def _heading(page: Page) -> list[str]:
         "the paper's, so that a step reveals as large a share of a sequence. Tables of the paper are marked as quoted.",
         f"The judge is {page.judge}, by the convention `{page.convention}`. A cell is the generative perplexity with "
         "its 95 % interval over samples, and the entropy in brackets. All rows lie in `rows.jsonl` beside this page, "
-        "and all else that was measured in `found.jsonl`, each with its commit and machine.",
+        "and all else that was measured in `found.jsonl`, each with its commit and machine. The small print "
+        "of a section says in which precision its numbers were measured, with which commits and on which machines.",
         f"Beside every comparison stands the frontier. {READING.partition(' The difference is')[0]}",
     ]
 
@@ -210,8 +211,8 @@ def filled(text: str) -> Iterator[str]:
 
 
 def listed(page: Page) -> list[str]:
-    """What `--sections` prints: every section with an estimate of its cost, and the sum."""
-    found: list[Estimate] = list(estimates(page, SECTIONS))
+    """What `--sections` prints: every section with an estimate of what is left of its cost, and the sum."""
+    found: list[Estimate] = list(estimates(page, SECTIONS, read_parts(page)))
     width = max(map(len, SECTIONS))
     lines = [
         f"{each.section.name:<{width}}  {each.minutes:6.0f} min  {each.cost_class:<13}  {each.section.title} "
