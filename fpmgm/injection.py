@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F  # noqa: N812
 from torch.utils.checkpoint import checkpoint
 
+from fpmgm.gelu import gelu, is_plain_training, is_tracked, through_gelu_linear
 from fpmgm.names import choose
 from fpmgm.types import Hidden
 
@@ -38,14 +39,18 @@ class MLPInjection(nn.Module):
         return F.linear(u, self.fc1.weight[:, u.shape[-1] :], self.fc1.bias)
 
     def forward(self, h: Hidden, constant: Constant) -> Hidden:
-        if torch.is_grad_enabled():  # what lies between is computed again in the backward pass, not kept: 4 D a token
-            mixed: Hidden = checkpoint(self._mix, h, constant, use_reentrant=False, preserve_rng_state=False)
-            return mixed
-        return self._mix(h, constant)
+        """What lies between is computed again in the backward pass, and not kept: 4 D numbers a token."""
+        if not is_tracked(self, h, constant):
+            return self._mix(h, constant)
+        if type(self.fc2) is nn.Linear and is_plain_training(h):
+            reads = self.fc1.weight[:, : h.shape[-1]]
+            mixed: Hidden = _Mixed.apply(h, constant, reads, self.fc2.weight, self.fc2.bias)
+        else:
+            mixed = checkpoint(self._mix, h, constant, use_reentrant=False, preserve_rng_state=False)
+        return mixed
 
     def _mix(self, h: Hidden, constant: Constant) -> Hidden:
-        hidden = F.linear(h, self.fc1.weight[:, : h.shape[-1]]) + constant
-        return self.fc2(F.gelu(hidden, approximate="tanh"))
+        return self.fc2(gelu(F.linear(h, self.fc1.weight[:, : h.shape[-1]]) + constant))
 
     def set_exact(self, a: float, b: float) -> None:
         width = self.fc2.out_features
@@ -55,6 +60,27 @@ class MLPInjection(nn.Module):
         self.fc2.weight.copy_(torch.cat([eye, -eye], dim=1))
         self.fc1.bias.zero_()
         self.fc2.bias.zero_()
+
+
+class _Mixed(torch.autograd.Function):
+    """The mix of `MLPInjection`, which keeps what it is given."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, constant: Tensor, reads: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(h, constant, reads, weight)
+        return F.linear(gelu(F.linear(h, reads).add_(constant)), weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor | None, ...]:
+        h, constant, reads, weight = ctx.saved_tensors
+        of_h, of_constant, of_reads, *of_fc2 = ctx.needs_input_grad
+        hidden = F.linear(h, reads).add_(constant)
+        of_hidden = of_h or of_constant or of_reads
+        by_hidden, *by_fc2 = through_gelu_linear(outer, hidden, weight, (of_hidden, *of_fc2))
+        by_h = by_hidden @ reads if by_hidden is not None and of_h else None
+        by_reads = by_hidden.flatten(0, -2).mT @ h.flatten(0, -2) if by_hidden is not None and of_reads else None
+        return by_h, by_hidden if of_constant else None, by_reads, *by_fc2
 
 
 class LinearInjection(nn.Module):
