@@ -10,6 +10,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from fpmgm.backbones.attention import attend
 from fpmgm.backbones.kept import Heads, KeptKeys, Keys, Projected, by_row
+from fpmgm.gelu import GeluMLP
 from fpmgm.types import Features, Hidden, PerSequence, Places, Tokens
 
 Vector = Float[Tensor, "#B #L D"]  # a modulation: one per sequence, or one for all
@@ -94,7 +95,7 @@ class Block(nn.Module):
         self.attn_qkv = nn.Linear(width, 3 * width, bias=False)
         self.attn_out = nn.Linear(width, width, bias=False)
         self.norm2 = nn.LayerNorm(width, bias=False)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width))
+        self.mlp = GeluMLP(width, 4 * width)
         self.adaLN_modulation = zero_linear(cond_width, 6 * width)  # the checkpoints' name
 
     def modulation(self, c: Float[Tensor, "B C"]) -> Modulation:

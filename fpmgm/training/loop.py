@@ -94,9 +94,7 @@ def train(
         if before is not None:
             check_same(folder, before, config)
         check_trained(folder)
-        data = load_data(
-            config.data, config.source
-        )  # one process makes it; the others wait for that outside any collective
+        data = load_data(config.data, config.source)  # one process makes it; the others wait outside any collective
         accelerator.wait_for_everyone()
         run = Run(config, folder, accelerator, data)  # what does not fit is refused, with nothing written
         run.resume()
