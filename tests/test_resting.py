@@ -9,7 +9,10 @@ from torch import Tensor
 
 from fpmgm.backbones.dit import Network
 from fpmgm.backbones.kept import Projected
+from fpmgm.checkpoint import Model
 from fpmgm.denoiser import Denoiser
+from fpmgm.evaluation.evaluator import evaluator_of
+from fpmgm.evaluation.likelihood import perplexity
 from fpmgm.gradients import gradient_by_name
 from fpmgm.objectives import MaskedCrossEntropy
 from fpmgm.positionwise import Resting
@@ -19,7 +22,7 @@ from fpmgm.post_training.sdtt import SelfDistillation
 from fpmgm.randomness import generator
 from fpmgm.solvers import picard
 from fpmgm.training.config import Training
-from fpmgm.types import Places
+from fpmgm.types import Batch, Places
 from tests.conftest import Build
 from tests.images import small_image_model
 
@@ -264,3 +267,22 @@ def test_rest_is_refused_where_it_cannot_be(small_model: Build) -> None:
             Training(model=Network(**plain), objective=objective)
     with pytest.raises(ValueError, match=r"0 \+ 0 iterations and positions at rest asked of a plain stack"):
         small_model(**plain)(torch.zeros(1, 16, dtype=torch.long), 0.5, torch.ones(1, 16, dtype=torch.bool), rest=True)
+
+
+def test_the_bound_follows_the_objective_and_a_reader_may_ask_for_all_positions(
+    small_model: Build, text_model: Model
+) -> None:
+    denoiser = small_model()
+    x, _ = ragged(denoiser)
+    batch = Batch(x=x.repeat(4, 1))
+    everywhere, rest = (
+        evaluator_of(text_model.config, text_model.speech, objective=each) for each in (MaskedCrossEntropy(), REST)
+    )
+    assert rest.validated.title == "validation perplexity (visible positions rest)"
+    assert rest == evaluator_of(text_model.config, text_model.speech, objective=Consistency(base=REST))
+    found = rest.validate(denoiser, batch, num_iters=3).value
+    assert found == perplexity(denoiser, batch, num_iters=3, rest=True).value
+    assert found != everywhere.validate(denoiser, batch, num_iters=3).value
+    assert rest.validate(denoiser, batch, num_iters=1).value == pytest.approx(
+        everywhere.validate(denoiser, batch, num_iters=1).value, rel=1e-5
+    )
