@@ -4,6 +4,7 @@ MDLM-small (12 blocks, 768 wide, GPT-2's vocabulary) against its 1/1/1 fixed-poi
 Time: a whole update (masks, loss, gradients, clipping, AdamW), contestants interleaved, medians; a fixed point is timed
 at 2 iterations without gradients and at 4 and at 5 with, and their mean taken: the mean draw of U(0,4) and U(3,6).
 Names that end in `_short` have 1 iteration without and 3 with gradients, the mean draw of U(0,2) and U(2,4).
+Names that end in `_rest` train as sampled: visible positions rest after the first iteration.
 Memory: each case in a fresh process whose allocator gives freed memory back, the peak of its resident size in the
 forward and backward pass over that before (activations and gradients) and, beside it, the bytes that autograd saves.
 The blocks' multiply-adds a second are compared with the machine's own matrix multiply.
@@ -18,7 +19,8 @@ from dataclasses import replace
 
 import torch
 
-from fpmgm import MDLMConfig, mdlm
+from fpmgm import MaskedCrossEntropy, MDLMConfig, mdlm
+from fpmgm.denoiser import Denoiser
 from fpmgm.evaluation.latency import Timing, interleave
 from fpmgm.experiments.workloads import MEAN_DRAW, SHORT_DRAW, Updater, random_denoiser, two_updates, update_memory
 from fpmgm.provenance import provenance
@@ -31,14 +33,23 @@ NETWORKS = {
     "fp_linear": replace(FP, injection="linear"),
     "fp_diagonal": replace(FP, injection="diagonal"),
 }
-SHORT = "_short"
+SHORT, REST = "_short", "_rest"
+CONTESTANTS = (*NETWORKS, f"fp{REST}", f"fp_diagonal{REST}")
 NUM_NO_GRAD = 2
 BATCH = 4
 
 
+def made(name: str) -> tuple[Denoiser, MaskedCrossEntropy]:
+    """The network and the objective of a contestant."""
+    return random_denoiser(NETWORKS[name.removesuffix(REST)]), MaskedCrossEntropy(rest=name.endswith(REST))
+
+
 def measure_time(repeats: int) -> dict[str, Timing]:
     """Seconds of an update by contestant."""
-    pairs = {name: two_updates(random_denoiser(config), BATCH) for name, config in NETWORKS.items()}
+    pairs = {}
+    for name in CONTESTANTS:
+        denoiser, objective = made(name)
+        pairs[name] = two_updates(denoiser, BATCH, objective)
     short = random_denoiser(NETWORKS["fp_diagonal"])
     pairs[f"fp_diagonal{SHORT}"] = two_updates(short, BATCH, counts=SHORT_DRAW)
     timings = {name: timing.over(2) for name, timing in interleave(pairs, repeats).items()}
@@ -49,7 +60,8 @@ def measure_time(repeats: int) -> dict[str, Timing]:
 
 def measure_memory(name: str, num_grad: int) -> dict[str, int]:
     """Bytes of an update over what was there before, the weights, gradients included: the work of a fresh process."""
-    return update_memory(Updater(random_denoiser(NETWORKS[name]), BATCH), NUM_NO_GRAD, num_grad)
+    denoiser, objective = made(name)
+    return update_memory(Updater(denoiser, BATCH, objective), NUM_NO_GRAD, num_grad)
 
 
 def memory_in_fresh_process(name: str, num_grad: int) -> dict[str, int]:
@@ -93,7 +105,7 @@ def main() -> None:
     fraction = matmul_fraction(arguments.repeats)
     timings = measure_time(arguments.repeats)
     cases = {("mdlm", 3), ("fp_diagonal", 3)}
-    cases |= {(name, num) for name in NETWORKS if name != "mdlm" for num in (4, 5, 6)}
+    cases |= {(name, num) for name in CONTESTANTS if name != "mdlm" for num in (4, 5, 6)}
     memory = {case: memory_in_fresh_process(*case)["peak"] for case in sorted(cases)}
     plain = memory["mdlm", 3]
 
@@ -110,6 +122,10 @@ def main() -> None:
         "memory_diagonal": at_the_mean("fp_diagonal"),
         "time_diagonal_short": round(timings[f"fp_diagonal{SHORT}"].against(timings["mdlm"]), 3),
         "memory_diagonal_short": at_the_mean("fp_diagonal", SHORT_DRAW),
+        "time_rest": round(timings[f"fp{REST}"].against(timings["mdlm"]), 3),
+        "memory_rest": at_the_mean(f"fp{REST}"),
+        "time_diagonal_rest": round(timings[f"fp_diagonal{REST}"].against(timings["mdlm"]), 3),
+        "memory_diagonal_rest": at_the_mean(f"fp_diagonal{REST}"),
         "matmul_fraction": round(fraction, 3),
     }
     print(json.dumps(result))

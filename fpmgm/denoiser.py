@@ -6,6 +6,7 @@ A plain stack is the same class with no fixed-point block, so everything downstr
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -15,8 +16,9 @@ from torch.nn import functional as F  # noqa: N812
 from fpmgm.budget import Cost
 from fpmgm.gradients import Gradient, sjfb
 from fpmgm.injection import Constant, Injection
-from fpmgm.solvers import Solver, picard
-from fpmgm.types import Features, Hidden, Labels, Logits, PerSequence, Places, Positions, Rows, Tokens
+from fpmgm.resting import solve_resting
+from fpmgm.solvers import Solution, Solver, picard
+from fpmgm.types import Features, Hidden, Labels, Logits, Map, PerSequence, Places, Positions, Rows, Tokens
 
 
 @runtime_checkable
@@ -77,6 +79,10 @@ class KeepsKeys(Protocol):
 
     def run_block_among(self, index: int, x: Features, cond: Any, places: Places, kept: Any) -> Features:
         """`run_block` at those places, where it reads x. Their keys and values are kept too."""
+        ...
+
+    def run_block_keeping(self, index: int, h: Hidden, cond: Any) -> tuple[Hidden, Any]:
+        """`run_block`, and its keys and values, which are never written to: autograd can follow what reads them."""
         ...
 
 
@@ -298,19 +304,35 @@ class Denoiser(nn.Module):
         gradient: Gradient = sjfb,
         solver: Solver = picard,
         start: Callable[[Hidden], Hidden] | None = None,
+        rest: bool = False,
     ) -> Denoised:
-        """Features at those places, from a solver that starts at h_pre, or at `start` of it: the pass of training."""
-        if self.cost.fp == 0 and num_no_grad + num_grad > 0:
-            raise ValueError(f"{num_no_grad} + {num_grad} iterations asked of a plain stack; it takes 0")
+        """Features at those places, from a solver that starts at h_pre, or at `start` of it: the pass of training.
+
+        With `rest`, visible positions rest after the first iteration.
+        """
+        if self.cost.fp == 0 and (num_no_grad + num_grad > 0 or rest):
+            asked = f"{num_no_grad} + {num_grad} iterations{' and positions at rest' if rest else ''}"
+            raise ValueError(f"{asked} asked of a plain stack; it takes 0")
         cond = self.condition(z, t, label) if cond is None else cond
         h = self.pre(z, cond)
         residual = h.new_zeros(len(h))
         if self.cost.fp:
             f = self.fixed_point_map(h, cond)
             h_init = h if start is None else start(h)
-            solution = gradient(f, h_init, num_no_grad=num_no_grad, num_grad=num_grad, solver=solver)
-            h, residual = solution.h, solution.residual
+            solve = partial(gradient, num_no_grad=num_no_grad, num_grad=num_grad, solver=solver)
+            h, residual = self.solve(solve, f, h_init, z, rest=rest)
         return Denoised(self.post(h, cond, places), residual)
+
+    def solve(
+        self, solve: Callable[[Map, Hidden], Solution], f: FixedPointMap, h_init: Hidden, z: Tokens, *, rest: bool
+    ) -> tuple[Hidden, PerSequence]:
+        """What a solve of f from h_init finds, and its residual. With `rest`, only masked positions and registers run
+        after its first iteration."""
+        if rest:
+            runs = F.pad(z == self.mask_id, (0, h_init.shape[1] - z.shape[1]), value=True)
+            return solve_resting(solve, f, h_init, runs)
+        solution = solve(f, h_init)
+        return solution.h, solution.residual
 
 
 @contextmanager

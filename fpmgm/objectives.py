@@ -179,6 +179,9 @@ class MaskedCrossEntropy(WithoutTeacher):
     """The share of updates in which the solver starts as the sampler's does: from the three-state mix of h_pre with
     the solution of a noisier input. That input is solved without gradients, with as many iterations. It is masked
     where the other is and in more places, 0.05 to 0.3 later in time. A plain stack has no solver and takes 0."""
+    rest: bool = False
+    """Whether visible positions rest after the first iteration of an update, as `--solve changed-and-masked` lets them
+    in sampling. The paper's solver iterates everywhere. Validation in the run follows it."""
 
     def __post_init__(self) -> None:
         choose("weighting", self.weighting, dict.fromkeys(("bound", "masked", "all")))
@@ -189,6 +192,11 @@ class MaskedCrossEntropy(WithoutTeacher):
         mask_schedule_by_name(self.schedule)
         gradient_by_name(self.gradient)
         solver_by_name(self.solver)
+        if self.rest and (self.gradient == "implicit" or self.solver != "picard"):
+            raise ValueError(
+                f"rest is set, gradient is {self.gradient} and solver is {self.solver}; positions rest with the "
+                "solver picard and the gradients sjfb, sjfb-cut, jfb and unrolled"
+            )
 
     def __call__(self, denoiser: Denoiser, x: Tokens | Batch, *, rng: Generator) -> Losses:
         """The loss of a whole batch."""
@@ -225,7 +233,7 @@ class MaskedCrossEntropy(WithoutTeacher):
         """With probability `warm_start`, the noise with a noisier input beside its own."""
         if not self.warm_start:
             return noise
-        check_warm_start(self, num_fp=denoiser.cost.fp)
+        check_has_solver(self, num_fp=denoiser.cost.fp)
         if float(torch.rand((), generator=rng)) >= self.warm_start:
             return noise
         t = 1 - cleaner_times(1 - noise.t, rng=rng)  # the gaps of consistency, towards the noise
@@ -271,8 +279,13 @@ class MaskedCrossEntropy(WithoutTeacher):
             gradient=gradient_by_name(self.gradient),
             solver=solver_by_name(self.solver),
             start=start,
+            rest=self.rests(denoiser),
         )
         return found
+
+    def rests(self, denoiser: Denoiser) -> bool:
+        """Whether visible positions of this network rest: a plain stack, which a teacher may be, has no solver."""
+        return self.rest and denoiser.cost.fp > 0
 
     @torch.no_grad()
     def _mixed(self, denoiser: Denoiser, noise: Noise, h_pre: Hidden) -> Hidden:
@@ -283,7 +296,8 @@ class MaskedCrossEntropy(WithoutTeacher):
             cond = denoiser.condition(noise.noisier, noise.t_noisier, noise.label)
             h = denoiser.pre(noise.noisier, cond)
             f = denoiser.fixed_point_map(h, cond)
-            h_star = solver_by_name(self.solver)(f, h, noise.num_no_grad + noise.num_grad).h
+            solve = partial(solver_by_name(self.solver), num_iters=noise.num_no_grad + noise.num_grad)
+            h_star, _ = denoiser.solve(solve, f, h, noise.noisier, rest=self.rest)
         return three_state_reuse(h_pre, noise.z, Solved(z=noise.noisier, h_star=h_star), mask_id=denoiser.mask_id)
 
     def score(self, denoiser: Denoiser, features: Features, x: Tokens, places: Places, noise: Noise) -> Scalar:
@@ -296,10 +310,17 @@ class MaskedCrossEntropy(WithoutTeacher):
         return weighted_nll(features, *denoiser.backbone.head_weights(), tokens, weights, mask_id=denoiser.mask_id)
 
 
-def check_warm_start(objective: Any, *, num_fp: int) -> None:
-    """A ValueError if an objective, or the masked cross entropy in it, warms up a solver that a network lacks."""
+def check_has_solver(objective: Any, *, num_fp: int) -> None:
+    """A ValueError if an objective, or the masked cross entropy in it, has a use for a solver that a network lacks."""
     base = getattr(objective, "base", objective)
-    if isinstance(base, MaskedCrossEntropy) and base.warm_start and not num_fp:
+    if not isinstance(base, MaskedCrossEntropy) or num_fp:
+        return
+    if base.rest:
+        raise ValueError(
+            "rest is set, and a plain stack has no solver whose iterations positions could leave out; leave it out, or "
+            "give the network a fixed point"
+        )
+    if base.warm_start:
         raise ValueError(
             f"warm_start is {base.warm_start}, and a plain stack has no solver to start; leave it out, or give the "
             "network a fixed point"

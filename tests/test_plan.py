@@ -48,20 +48,25 @@ def addmm_operations(
     return 2 * first[0] * first[1] * second[1]
 
 
-@pytest.mark.parametrize("recipe", ["poetry", "poetry-mdlm"])
-def test_operations_of_an_update_are_those_that_torch_counts(recipe: str) -> None:
-    config = fixed(small(recipe), 2, 4)
+@pytest.mark.parametrize(
+    ("recipe", "rest", "no_grad"),
+    [("poetry", False, 2), ("poetry-mdlm", False, 2), ("poetry", True, 2), ("poetry", True, 0)],
+)
+def test_operations_of_an_update_are_those_that_torch_counts(recipe: str, rest: bool, no_grad: int) -> None:
+    config = fixed(small(recipe), no_grad, 4)
+    config = replace(config, objective=replace(base_of(config), rest=rest))
     update = Updater(random_denoiser(config.network), 8, base_of(config))
     in_place = {torch.ops.aten.addmm_: addmm_operations}  # the head's gradient, which torch leaves out
     with FlopCounterMode(display=False, custom_mapping=in_place) as counter, sdpa_kernel(SDPBackend.MATH):
-        update.gradients(2, 4)
+        update.gradients(no_grad, 4)
     counted = counter.get_total_flops()
     assert 2 * 8 * update_multiply_adds(config) == pytest.approx(counted, rel=0.05)  # masks are not quite the half
 
 
-@pytest.mark.parametrize("recipe", ["poetry", "poetry-mdlm"])
-def test_memory_from_shapes_is_what_autograd_really_keeps(recipe: str) -> None:
+@pytest.mark.parametrize(("recipe", "rest"), [("poetry", False), ("poetry-mdlm", False), ("poetry", True)])
+def test_memory_from_shapes_is_what_autograd_really_keeps(recipe: str, rest: bool) -> None:
     config = fixed(small(recipe), 1, 3)
+    config = replace(config, objective=replace(base_of(config), rest=rest))
     update = Updater(random_denoiser(config.network), 4, base_of(config))
     kept: dict[int, int] = {}
 

@@ -22,6 +22,7 @@ from fpmgm.training import loop
 from fpmgm.training.config import Training
 from fpmgm.training.loop import Order, train
 from fpmgm.training.metrics import read_metrics
+from fpmgm.training.muon import Muon
 from fpmgm.training.optim import OptimConfig, optimiser_of
 from fpmgm.training.sharding import accelerator_for
 from tests.conftest import text_of
@@ -200,7 +201,9 @@ def test_auto_computes_in_bfloat16_only_where_the_processor_has_instructions_for
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
     asked = replace(config, mixed_precision="auto", device="cpu", optim=OptimConfig(kind="muon", muon_precision="auto"))
     assert accelerator_for(asked).mixed_precision == expected
-    assert optimiser_of(asked.network.build(), asked.optim).dtype == dtype
+    optimiser = optimiser_of(asked.network.build(), asked.optim)
+    assert isinstance(optimiser, Muon)
+    assert optimiser.dtype == dtype
 
 
 def test_fp16_is_refused_with_the_reason(config: Training, capsys: pytest.CaptureFixture[str]) -> None:

@@ -356,7 +356,14 @@ class DiT(nn.Module):
     def run_block_among(
         self, index: int, x: Features, cond: DiTConditioning, places: Places, kept: KeptKeys
     ) -> Features:
-        return self._block(index).forward_among(x, cond.blocks[index], cond.rotation, places, kept, cond.seen)
+        block, m = self._block(index), cond.blocks[index]
+        return block.forward_among(x, m, cond.rotation, places, kept, cond.dropout, cond.seen)
+
+    def run_block_keeping(self, index: int, h: Hidden, cond: DiTConditioning) -> tuple[Hidden, KeptKeys]:
+        block, m = self._block(index), cond.blocks[index]
+        projected = block.project(h, m, cond.rotation)
+        out = block(h, m, cond.rotation, cond.dropout, cond.seen, projected)
+        return out, KeptKeys(projected.k, projected.v, in_place=False)
 
     def _block(self, index: int) -> Block:
         block = self.blocks[index]

@@ -178,20 +178,21 @@ class Block(nn.Module):
         rotation: Rotation,
         places: Places,
         kept: KeptKeys,
+        dropout: float = 0.0,
         seen: Seen | None = None,
     ) -> Features:
-        """`forward` at some places, where the block reads x; it knows the others by their keys and values. No dropout.
+        """`forward` at some places, where the block reads x; it knows the others by their keys and values.
 
         The keys and values of these places are kept too. Attention is not causal.
         """
         normed = modulate(self.norm1(x), at_places(m.shift_attn, places), at_places(m.scale_attn, places))
         q, k, v = self._heads(self.attn_qkv(normed)[None]).chunk(3, dim=2)
         rotation = rotation.at_flat(places)
-        kept.put(places, rotation(k), v)
+        kept = kept.put(places, rotation(k), v)
         attended = _attend(by_row(rotation(q), places), kept.k, kept.v, seen).flatten(0, 1)[places.slots]
-        features = torch.addcmul(x, at_places(m.gate_attn, places), self.attn_out(attended))
+        features = torch.addcmul(x, at_places(m.gate_attn, places), drop(self.attn_out(attended), dropout))
         shift, scale, gate = (at_places(v, places) for v in (m.shift_mlp, m.scale_mlp, m.gate_mlp))
-        return self._add_mlp(features, shift, scale, gate, 0.0)
+        return self._add_mlp(features, shift, scale, gate, dropout)
 
     def _heads(self, projected: Float[Tensor, "B N P"]) -> Heads:
         return projected.unflatten(-1, (-1, self.norm1.weight.shape[0] // self.num_heads))

@@ -1,6 +1,6 @@
 """What blocks of any network keep of attention: keys of positions at rest, and projections from step to step."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from jaxtyping import Float
@@ -58,16 +58,21 @@ class KeptKeys:
 
     k: Keys
     v: Keys
+    in_place: bool = True  # without it, what is written is a copy, which autograd can follow
 
     @classmethod
     def room(cls, h: Hidden, num_heads: int, head_width: int) -> "KeptKeys":
         shape = (*h.shape[:2], num_heads, head_width)
         return cls(h.new_empty(shape), h.new_empty(shape))
 
-    def put(self, places: Places, k: Keys, v: Keys) -> None:
-        """Keep those of some places, in row-major order, as of one sequence."""
-        self.k.flatten(0, 1).index_copy_(0, places.flat, k[0].to(self.k.dtype))
-        self.v.flatten(0, 1).index_copy_(0, places.flat, v[0].to(self.v.dtype))
+    def put(self, places: Places, k: Heads, v: Heads) -> "KeptKeys":
+        """All, with those of some places, in row-major order, as of one sequence."""
+        return replace(self, k=self._put(self.k, places, k), v=self._put(self.v, places, v))
+
+    def _put(self, whole: Keys, places: Places, part: Float[Tensor, "1 M H d"]) -> Keys:
+        flat = whole.flatten(0, 1)
+        write = flat.index_copy_ if self.in_place else flat.index_copy
+        return write(0, places.flat, part[0].to(whole.dtype)).view_as(whole)
 
 
 def by_row(flat: Float[Tensor, "1 M H d"], places: Places) -> Heads:

@@ -350,7 +350,12 @@ class MaskGIT(nn.Module):
         self._block(index).keep_keys(x, cond.blocks[index], places, kept)
 
     def run_block_among(self, index: int, x: Features, cond: Conditioning, places: Places, kept: KeptKeys) -> Features:
-        return self._block(index).forward_among(x, cond.blocks[index], places, kept)
+        return self._block(index).forward_among(x, cond.blocks[index], cond.drops_of(index), places, kept)
+
+    def run_block_keeping(self, index: int, h: Hidden, cond: Conditioning) -> tuple[Hidden, KeptKeys]:
+        block, m = self._block(index), cond.blocks[index]
+        projected = block.project(h, m)
+        return block(h, m, cond.drops_of(index), projected), KeptKeys(projected.k, projected.v, in_place=False)
 
     def _block(self, index: int) -> Block:
         block = self.blocks[index]

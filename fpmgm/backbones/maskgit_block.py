@@ -39,8 +39,13 @@ class Drops(NamedTuple):
     kept_weights: Weights | None = None
     kept_hidden: Float[Tensor, "B S H"] | None = None
 
-
-NO_DROPS = Drops()
+    def at(self, places: Places) -> "Drops":
+        """The same at some places: of attention's queries by sequence, of SwiGLU in row-major order."""
+        weights, hidden = self.kept_weights, self.kept_hidden
+        if weights is not None:
+            index = places.by_row[:, None, :, None].expand(-1, weights.shape[1], -1, weights.shape[3])
+            weights = weights.gather(2, index)
+        return self._replace(kept_weights=weights, kept_hidden=None if hidden is None else places.take(hidden))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +153,7 @@ class Block(nn.Module):
         k, v = self._heads(unit(self.wk(x))), self._heads(self.wv(x))
         asking = x.gather(1, places.by_row[..., None].expand(-1, -1, x.shape[-1]))
         q = self._heads(unit(self.wq(asking)))
+        drops = drops.at(places)
         attended = _attend(q, k, v, drops).flatten(0, 1)[places.slots]
         mixed = drop(self.wo(attended), drops.branch)
         features = torch.addcmul(places.take(h), at_places(m.gate_attn, places), mixed)
@@ -159,18 +165,19 @@ class Block(nn.Module):
         normed = modulated(x, at_places(m.shift_attn, places), at_places(m.gain_attn, places))[None]
         kept.put(places, self._heads(unit(self.wk(normed))), self._heads(self.wv(normed)))
 
-    def forward_among(self, x: Features, m: Modulation, places: Places, kept: KeptKeys) -> Features:
-        """`forward` at some places, where the block reads x; it knows the others by their keys and values. No dropout.
+    def forward_among(self, x: Features, m: Modulation, drops: Drops, places: Places, kept: KeptKeys) -> Features:
+        """`forward` at some places, where the block reads x; it knows the others by their keys and values.
 
         The keys and values of these places are kept too.
         """
         normed = modulated(x, at_places(m.shift_attn, places), at_places(m.gain_attn, places))[None]
-        kept.put(places, self._heads(unit(self.wk(normed))), self._heads(self.wv(normed)))
+        kept = kept.put(places, self._heads(unit(self.wk(normed))), self._heads(self.wv(normed)))
         q = by_row(self._heads(unit(self.wq(normed))), places)
-        attended = _attend(q, kept.k, kept.v, NO_DROPS).flatten(0, 1)[places.slots]
-        features = torch.addcmul(x, at_places(m.gate_attn, places), self.wo(attended))
+        drops = drops.at(places)
+        attended = _attend(q, kept.k, kept.v, drops).flatten(0, 1)[places.slots]
+        features = torch.addcmul(x, at_places(m.gate_attn, places), drop(self.wo(attended), drops.branch))
         shift, gain, gate = (at_places(v, places) for v in (m.shift_mlp, m.gain_mlp, m.gate_mlp))
-        return torch.addcmul(features, gate, self._swiglu(modulated(features, shift, gain), NO_DROPS))
+        return torch.addcmul(features, gate, self._swiglu(modulated(features, shift, gain), drops))
 
     def _heads(self, projected: Float[Tensor, "B N P"]) -> Heads:
         return projected.unflatten(-1, (self.num_heads, -1))

@@ -119,13 +119,21 @@ class Evaluator(Protocol):
 def evaluator_of(network: NetworkConfig, codec: Codec, *, objective: Any = None, **settings: Any) -> Evaluator:
     """The evaluator of a network with that codec: one that reads pixels is an autoencoder, or a classifier.
 
-    An objective that masks text as the public code of MDLM does is validated with such masks.
+    An objective that masks text as the public code of MDLM does is validated with such masks, and one whose visible
+    positions rest with such a solver.
     """
     schedule = getattr(getattr(objective, "base", objective), "schedule", "")
     if codec.kind == "text" and schedule == "log-linear":
         settings = {"masking": schedule, **settings}
+    if lets_rest(objective):
+        settings = {"rest": True, **settings}
     is_classifier = network.model_type == ClassifierConfig.model_type
     return evaluator_for(CLASSIFIER if is_classifier else codec.kind, **settings)
+
+
+def lets_rest(objective: Any) -> bool:
+    """Whether visible positions rest where an objective, or the masked cross entropy in it, is trained."""
+    return bool(getattr(getattr(objective, "base", objective), "rest", False))
 
 
 class WithoutSamples:

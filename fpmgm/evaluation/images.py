@@ -67,6 +67,8 @@ class ImageEvaluator:
     """Also FID, KID, precision and recall by Inception: a sixth of a second an image and core."""
     device: str = "auto"
     """Where the judges run. No result depends on it."""
+    rest: bool = False
+    """Whether visible positions rest after the first iteration of validation. Samples do not depend on it."""
     convention: ClassVar[str] = ""
 
     @property
@@ -127,7 +129,7 @@ class ImageEvaluator:
         return float(unigram_entropy(tokens).mean())
 
     def validate(self, denoiser: Denoiser, batch: Batch, *, num_iters: int) -> Validation:
-        return Validation(**asdict(masked_cross_entropy(denoiser, batch, num_iters=num_iters)))
+        return Validation(**asdict(masked_cross_entropy(denoiser, batch, num_iters=num_iters, rest=self.rest)))
 
     def key(self) -> tuple[dict[str, Any], str]:
         """The name of the classifier does not matter, its weights do."""

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -38,8 +39,12 @@ def perplexity(
     batch_size: int = 32,
     seed: int = 0,
     schedule: MaskSchedule = linear,
+    rest: bool = False,
 ) -> Perplexity:
-    """Of the sequences of a batch, one stratified time each; `num_iters` solver iterations, none for a plain stack."""
+    """Of the sequences of a batch, one stratified time each; `num_iters` solver iterations, none for a plain stack.
+
+    With `rest` it is the bound of a network whose visible positions rest after the first iteration.
+    """
     batch = Batch.of(batch)
     x, counts = batch.x, batch.is_real
     with evaluating(denoiser):
@@ -47,7 +52,8 @@ def perplexity(
             parts = tracked(x.split(batch_size), "validating")
             nats = torch.cat([next_token_nll(denoiser, part) for part in parts])
         else:
-            nats = torch.cat(list(_bounds(denoiser, batch, num_iters, batch_size, seed, schedule)))
+            solving = _solving(denoiser, num_iters, rest)
+            nats = torch.cat(list(_bounds(denoiser, batch, solving, batch_size, seed, schedule)))
     counts = counts[:, x.shape[1] - nats.shape[1] :]  # a causal model says nothing of the first token
     mean, error = _ratio((nats * counts).double().sum(dim=1), counts.double().sum(dim=1))
     value = math.exp(mean) if mean < 700 else math.inf
@@ -57,7 +63,7 @@ def perplexity(
 def _bounds(
     denoiser: Denoiser,
     batch: Batch,
-    num_iters: int,
+    solving: dict[str, Any],
     batch_size: int,
     seed: int,
     schedule: MaskSchedule,
@@ -69,7 +75,7 @@ def _bounds(
     for rows in tracked(torch.arange(len(x)).split(batch_size), "validating"):
         z = masked_below(x[rows], u[rows], t[rows], mask_id=denoiser.mask_id, schedule=schedule)
         asked = (z == denoiser.mask_id) & counts[rows]
-        features = denoiser(z, t[rows], asked, num_grad=num_iters if denoiser.cost.fp else 0).features
+        features = denoiser(z, t[rows], asked, **solving).features
         nll = token_nll(denoiser, features, x[rows][asked])
         by_position = torch.zeros(z.shape, device=x.device).masked_scatter(asked, nll)
         yield schedule.weight(t[rows])[:, None] * by_position
@@ -86,9 +92,10 @@ class MaskedCrossEntropy:
 
 @torch.no_grad()
 def masked_cross_entropy(
-    denoiser: Denoiser, batch: Batch, *, num_iters: int = 6, batch_size: int = 64, seed: int = 0
+    denoiser: Denoiser, batch: Batch, *, num_iters: int = 6, batch_size: int = 64, seed: int = 0, rest: bool = False
 ) -> MaskedCrossEntropy:
     """What MaskGIT minimises, on held-out data: arccos masks, always the same ones, and the classes told."""
+    solving = _solving(denoiser, num_iters, rest)
     x, counts, label = batch.x, batch.is_real, batch.label
     rng = generator(seed)
     t = stratified_times(len(x), rng=rng)[torch.randperm(len(x), generator=rng)].to(x.device)
@@ -99,13 +106,17 @@ def masked_cross_entropy(
             z = masked_below(x[rows], u[rows], t[rows], mask_id=denoiser.mask_id, schedule=arccos)
             asked = (z == denoiser.mask_id) & counts[rows]
             told = None if label is None else label[rows]
-            num_grad = num_iters if denoiser.cost.fp else 0
-            features = denoiser(z, t[rows], asked, label=told, num_grad=num_grad).features
+            features = denoiser(z, t[rows], asked, label=told, **solving).features
             nll = token_nll(denoiser, features, x[rows][asked])
             sums.append(torch.zeros(z.shape, device=x.device).masked_scatter(asked, nll).double().sum(dim=1))
             totals.append(asked.double().sum(dim=1))
     value, error = _ratio(torch.cat(sums), torch.cat(totals))
     return MaskedCrossEntropy(value=value, error=error, num_sequences=len(x))
+
+
+def _solving(denoiser: Denoiser, num_iters: int, rest: bool) -> dict[str, Any]:
+    """How a pass solves: not at all in a plain stack."""
+    return {"num_grad": num_iters, "rest": rest} if denoiser.cost.fp else {}
 
 
 def _ratio(sums: PerSequence, totals: PerSequence) -> tuple[float, float]:

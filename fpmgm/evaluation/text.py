@@ -68,6 +68,8 @@ class TextEvaluator:
     """Which part of that text."""
     masking: BoundName = "linear"
     """How many tokens the bound of validation masks at time t: a share of t, or 0.999 t as MDLM (log-linear)."""
+    rest: bool = False
+    """Whether visible positions rest after the first iteration of validation. Samples do not depend on it."""
     device: str = "auto"
     """Where the judge runs. No result depends on it."""
 
@@ -83,9 +85,9 @@ class TextEvaluator:
 
     @property
     def validated(self) -> Metric:
-        if self.masking == "linear":
-            return VALIDATED
-        return replace(VALIDATED, title=f"{VALIDATED.title} ({self.masking} masks)")
+        how = [f"{self.masking} masks"] if self.masking != "linear" else []
+        how += ["visible positions rest"] if self.rest else []
+        return replace(VALIDATED, title=f"{VALIDATED.title} ({', '.join(how)})") if how else VALIDATED
 
     def judged_by(self) -> str:
         return self._judge().name if self.judge else ""
@@ -123,7 +125,8 @@ class TextEvaluator:
 
     def validate(self, denoiser: Denoiser, batch: Batch, *, num_iters: int) -> Validation:
         schedule = mask_schedule_by_name(self.masking)
-        return Validation(**asdict(perplexity(denoiser, batch, num_iters=num_iters, schedule=schedule)))
+        found = perplexity(denoiser, batch, num_iters=num_iters, schedule=schedule, rest=self.rest)
+        return Validation(**asdict(found))
 
     def key(self) -> tuple[dict[str, Any], str]:
         """The settings, without younger ones where they are the usual ones: rows of before them are still known."""

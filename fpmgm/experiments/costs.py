@@ -76,9 +76,21 @@ def update_multiply_adds(config: Training) -> float:
     elif base.gradient == "implicit":
         raise ValueError("the gradient is implicit, whose solver takes a number of steps that cannot be foreseen")
     positions = asked_share(base) * network.vocabulary.length
+    no_grad, grad = _everywhere(base, no_grad, grad)
     forward = pass_multiply_adds(network, no_grad + grad, positions)
     backward = BACKWARD * pass_multiply_adds(network, grad, positions)
     return forward + backward + _teacher_passes(config) * forward
+
+
+def _everywhere(base: MaskedCrossEntropy, no_grad: float, grad: float) -> tuple[float, float]:
+    """Mean iterations without and with gradients, as so many of all positions. The first of an update always is."""
+    if not base.rest:
+        return no_grad, grad
+    share, counts = masked_share(base), base.iterations
+    num_draws = counts.no_grad_max - counts.no_grad_min + 1
+    has_first = 1.0 if base.gradient == "unrolled" else float(counts.no_grad_min == 0) / num_draws
+    more = 1 - share
+    return share * no_grad + more * (1 - has_first), share * grad + more * has_first
 
 
 def _teacher_passes(config: Training) -> float:
@@ -94,8 +106,11 @@ def _teacher_passes(config: Training) -> float:
 
 def asked_share(base: MaskedCrossEntropy) -> float:
     """The share of positions that the loss asks for, on average over times."""
-    if base.weighting == "all":
-        return 1.0
+    return 1.0 if base.weighting == "all" else masked_share(base)
+
+
+def masked_share(base: MaskedCrossEntropy) -> float:
+    """The share of positions that is masked, on average over times."""
     t = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000
     return float(mask_schedule_by_name(base.schedule).masked(t).mean())
 

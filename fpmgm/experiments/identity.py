@@ -13,6 +13,8 @@ from fpmgm.training.start import RUNS_OWN
 
 ROUNDING = {"mixed_precision", "optim.muon_precision"}
 """Settings that change the last digits of weights only."""
+NEWER = {"objective.rest": False, "objective.base.rest": False}
+"""Settings that are newer than rows of results; they are left out where they have their default, or rows were lost."""
 OF_STOPPING = {"validate_every", "validation_sequences", "validation_iters"}
 """What the end of a run follows from, if a rule stops it."""
 
@@ -21,10 +23,11 @@ def identity_of(config: Training, start: str = "") -> str:
     """The settings of a run as a hash, which every machine finds alike; models that it names count by their weights.
 
     `start` is the identity of the run whose model the run starts from; if it is empty, its `init` is a model that is
-    there. A setting that is newer than rows of results must be left out where it has its default, or they are lost.
+    there.
     """
     unknown = ROUNDING | (MAY_CHANGE - OF_STOPPING if config.stop_above else MAY_CHANGE) | {"init"}
     settings = {name: value for name, value in settings_of(config).items() if name not in unknown}
+    settings = {name: value for name, value in settings.items() if name not in NEWER or value != NEWER[name]}
     parts = [settings, start or (config.init and weights_of(config.init)), _beside(config)]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 

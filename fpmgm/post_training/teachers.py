@@ -28,7 +28,8 @@ def teacher_features(
     counts = {"num_no_grad": noise.num_no_grad, "num_grad": noise.num_grad or TEACHER_ITERS}
     with evaluating(teacher):
         solver = solver_by_name(base.solver)
-        return teacher(z, t, places, label=noise.label, solver=solver, **(counts if teacher.cost.fp else {})).features
+        asked = {**(counts if teacher.cost.fp else {}), "rest": base.rests(teacher)}
+        return teacher(z, t, places, label=noise.label, solver=solver, **asked).features
 
 
 def log_probabilities(denoiser: Denoiser, features: Features, temperature: float = 1.0) -> Logits:

@@ -14,7 +14,7 @@ from fpmgm.backbones.network import Vocabulary
 from fpmgm.checkpoint import CURVES, MODEL_FILES, Model
 from fpmgm.data import Dataset
 from fpmgm.denoiser import Denoiser
-from fpmgm.evaluation.evaluator import Metric, evaluator_of
+from fpmgm.evaluation.evaluator import Metric, evaluator_of, lets_rest
 from fpmgm.files import whole_folder
 from fpmgm.names import slug
 from fpmgm.provenance import provenance
@@ -63,6 +63,7 @@ def model_card(
     last = metrics[-1]
     size = sum(parameter.numel() for parameter in model.denoiser.parameters())
     iters = f", {config.validation_iters} solver iterations" if network.cost.fp else ""
+    iters += ", visible positions at rest after the first" if lets_rest(config.objective) else ""
     evaluator, vocabulary = evaluator_of(network, model.speech), network.vocabulary
     metric = evaluator.validated
     is_sampled = isinstance(model.denoiser, Denoiser)

@@ -11,7 +11,7 @@ from fpmgm.data.stories_text import StoriesConfig
 from fpmgm.data.text import TextConfig
 from fpmgm.interop.layer_map import LayerMap
 from fpmgm.names import choose
-from fpmgm.objectives import MaskedCrossEntropy, NextToken, check_warm_start
+from fpmgm.objectives import MaskedCrossEntropy, NextToken, check_has_solver
 from fpmgm.post_training.consistency import Consistency
 from fpmgm.post_training.matching import Matching
 from fpmgm.post_training.sdtt import SelfDistillation
@@ -123,7 +123,7 @@ class Training:
             if not self.init:
                 raise ValueError(f"init_map is {self.init_map}, but there is no init to map")
         self.objective.check(updates=self.updates, has_init=bool(self.source), is_causal=self.model.is_causal)
-        check_warm_start(self.objective, num_fp=getattr(self.model, "num_fp", 0))
+        check_has_solver(self.objective, num_fp=getattr(self.model, "num_fp", 0))
 
     @property
     def source(self) -> str:

@@ -19,7 +19,7 @@ LAYERS = [
     {"devices", "symbols", "places"},
     {"randomness", "draws", "masking", "head_loss", "gelu", "locks", "cluster", "positionwise"},
     {"solvers", "reuse", "transitions", "budget", "guidance"},
-    {"remasking"},
+    {"remasking", "resting"},
     {"gradients", "injection"},
     {"denoiser"},
     {"backbones"},
