@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from fpmgm.budget import Cost
-from fpmgm.gradients import Gradient, sjfb
+from fpmgm.gradients import Gradient, implicit, sjfb
 from fpmgm.injection import Constant, Injection
 from fpmgm.resting import solve_resting
 from fpmgm.solvers import Solution, Solver, picard
@@ -313,6 +313,8 @@ class Denoiser(nn.Module):
         if self.cost.fp == 0 and (num_no_grad + num_grad > 0 or rest):
             asked = f"{num_no_grad} + {num_grad} iterations{' and positions at rest' if rest else ''}"
             raise ValueError(f"{asked} asked of a plain stack; it takes 0")
+        if rest and (solver is not picard or gradient is implicit):
+            raise ValueError("positions rest with the solver picard and the gradients sjfb, sjfb-cut, jfb and unrolled")
         cond = self.condition(z, t, label) if cond is None else cond
         h = self.pre(z, cond)
         residual = h.new_zeros(len(h))

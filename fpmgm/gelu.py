@@ -36,13 +36,15 @@ class GeluMLP(nn.Sequential):
         A tensor of another class, or a mode of torch, may want to see operations that it knows: to compute shapes or
         to count. With an odd layout oneDNN takes a thousand times as long.
         """
-        if not _has_onednn() or type(first) is not nn.Linear or torch.is_autocast_enabled("cpu"):
+        if torch.compiler.is_compiling() or not _has_onednn():
+            return False
+        if type(first) is not nn.Linear or torch.is_autocast_enabled("cpu"):
             return False
         if x.numel() // x.shape[-1] * first.out_features < FEWEST:
             return False
         if torch.is_grad_enabled() and any(each.requires_grad for each in chain([x], self.parameters())):
             return False
-        if torch.compiler.is_compiling() or _get_current_dispatch_mode() is not None:
+        if _get_current_dispatch_mode() is not None:
             return False
         return all(map(_is_plain, (x, first.weight, first.bias)))
 

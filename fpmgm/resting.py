@@ -38,7 +38,7 @@ class RestingMap:
 
     def __call__(self, h: Running) -> Running:
         if self.first is None:
-            # A rule that cuts off the initial state gives it detached, and means that of all positions.
+            # sjfb-cut detaches the state that it is given; then the whole initial state is detached.
             self.first, self.seen = self._everywhere(self.h_init if h.requires_grad else self.h_init.detach())
             return self.places.take(self.first)[None]
         return self._where_it_runs(h)[None]

@@ -41,7 +41,7 @@ def main() -> None:
     real = shares([*making.held_out().texts()], known)
     print(f"| held out | | {real[0]:.2%} | {real[1]:.0%} |", flush=True)
     for name in asked.models:
-        model = load(name, dtype="bfloat16")
+        model = load(name)
         use_threads(model.config, asked.num_samples)
         for temperature in asked.temperatures:
             out = generate(model, num_samples=asked.num_samples, budget=asked.budget, temperature=temperature)

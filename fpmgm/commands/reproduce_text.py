@@ -32,7 +32,7 @@ def run_text_mini(command: TextMiniCommand) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class StagesCommand(OnWorkers):
-    """Train every stage on both base models of stories, and compare all of them at equal entropy."""
+    """Train every stage on both base models of stories, and L_CONS from the start; compare them at equal entropy."""
 
     report: Annotated[Literal["frontier"], tyro.conf.Positional] = "frontier"
     """The page of frontiers."""

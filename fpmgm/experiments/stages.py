@@ -61,7 +61,7 @@ LINES = (
 """The base models, and each with every stage. `no loss` has the updates of L_CONS without its loss."""
 
 BRIEF: dict[str, Any] = {"updates": 1200, "data": RECIPES["stories-cofre"].data}
-"""A base model of an eighth of the updates; its learning rate too has fallen to 0 at the last one."""
+"""A base model with 15 % of the updates; its learning rate too has fallen to 0 at the last one."""
 LINES_FROM_START = (
     Contestant(name="FP-MDLM, brief", recipe="stories-fp", changes=BRIEF),
     Contestant(

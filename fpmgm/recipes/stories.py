@@ -110,7 +110,6 @@ STORIES_MATCH = replace(
     watch=Watch(
         every=100,
         judge="stories-source",
-        compute="bfloat16",
         temperatures=(0.85, 1.05),
         num_samples=48,
         patience=2,

@@ -20,6 +20,7 @@ from fpmgm.names import slug
 from fpmgm.provenance import provenance
 from fpmgm.training.config import Training
 from fpmgm.training.metrics import Row, read_metrics
+from fpmgm.training.sharding import mixed_precision
 
 NUM_SAMPLES = 20
 KINDS = ("model", "objective", "data")
@@ -88,7 +89,7 @@ def model_card(
         "",
         f"{last['update']:,} updates of {config.batch_size} sequences of {_named(config)}, {_hours(metrics)} of",
         f"updates on {made['hardware']}. Card written by fpmgm {made['fpmgm']}, commit {made['commit'] or 'unknown'},",
-        f"torch {made['torch']}. {_averaged(config)}{_stopped(config, last, metric)}",
+        f"torch {made['torch']}. {_averaged(config)}{_mixed(config)}{_stopped(config, last, metric)}",
         *(f"\nThis run was {text}." for text in extended),
         "",
         f"![Loss by update, and {metric.title}]({CURVES})",
@@ -128,6 +129,10 @@ def _exactness(network: NetworkConfig, metric: Metric) -> str:
     if metric.name != "perplexity":
         return "on held-out data"
     return "exact" if network.is_causal else "a bound, Monte Carlo over masks"
+
+
+def _mixed(config: Training) -> str:
+    return "\nPasses were computed in bfloat16." if mixed_precision(config) == "bf16" else ""
 
 
 def _averaged(config: Training) -> str:

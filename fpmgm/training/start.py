@@ -83,8 +83,10 @@ def load_data(data: DataConfig, source: str) -> Dataset:
     would have other symbols.
     """
     named = getattr(data, "tokenizer", "")
-    before = read_settings(find_folder(source))[1] if source else None
-    is_known = bool(trained_size(named)) and named == getattr(before, "tokenizer", "")
+    if not source or not trained_size(named):
+        return data.load()
+    _, before = read_settings(find_folder(source))
+    is_known = named == getattr(before, "tokenizer", "")
     return data.load(load_codec(find_folder(source)) if is_known else None)
 
 
