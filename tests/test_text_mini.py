@@ -5,6 +5,7 @@ import math
 import re
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from fpmgm import recipes
 from fpmgm.__main__ import main
+from fpmgm.analysis.report import Analysis
 from fpmgm.backbones.dit import Network
 from fpmgm.data import assets
 from fpmgm.data.text import TextConfig
@@ -23,13 +25,13 @@ from fpmgm.evaluation.tables import Noted
 from fpmgm.evaluation.text import GENERATIVE
 from fpmgm.experiments.over_seeds import over_seeds
 from fpmgm.experiments.reproduce import Reproduction
-from fpmgm.experiments.text_mini import inside, whole
+from fpmgm.experiments.text_mini import inside, others, whole
 from fpmgm.experiments.text_mini.claims import CLAIMS, NOT_SHOWN, NOT_TRIED, SHOWN, Claim, claims_table, verdict
 from fpmgm.experiments.text_mini.compared import jobs_of, paired
 from fpmgm.experiments.text_mini.estimate import estimates, seconds_of_run
-from fpmgm.experiments.text_mini.lines import staged
+from fpmgm.experiments.text_mini.lines import MDLM, plain, staged
 from fpmgm.experiments.text_mini.others import TASKS
-from fpmgm.experiments.text_mini.page import Page, Sizes
+from fpmgm.experiments.text_mini.page import FOUND, HISTORY, Page, Sizes
 from fpmgm.experiments.text_mini.quoted import FILE, quoted
 from fpmgm.experiments.text_mini.section import Part, Reading, Source
 from fpmgm.experiments.text_mini.whole import PARTS, README, filled, write_whole
@@ -327,6 +329,48 @@ def test_a_part_tells_in_small_print_where_its_numbers_come_from() -> None:
     assert part.measured == "<sub>Measured in bfloat16, commit abc, 2 cores; float32, commit abc, 4 cores.</sub>"
     assert Part.of(json.loads(json.dumps(part.as_json()))) == part
     assert Part(text="").measured == ""
+
+
+def test_an_analysis_is_made_again_if_its_files_are_of_other_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(COMMITTED / "inside-base", tmp_path / "inside-base")
+    shutil.copy(COMMITTED / FOUND, tmp_path)
+    made = []
+
+    def fake(asked: Analysis) -> None:
+        made.append(asked.seed)
+        file = Path(asked.out) / "lagged.json"
+        told = json.loads(file.read_text())
+        file.write_text(json.dumps({**told, "protocol": {**told["protocol"], "seed": asked.seed}}))
+
+    monkeypatch.setattr(inside, "analysed", fake)
+    for seed in (0, 1, 1, 0, 0):  # the first is committed
+        inside.SECTIONS[1].run(Page(folder=tmp_path, runs=tmp_path, seed=seed))
+    assert made == [1, 0]
+
+
+def test_texts_of_the_precision_of_the_page_are_read_before_others_that_are_as_good(tmp_path: Path) -> None:
+    page, line = Page(folder=tmp_path, runs=tmp_path), plain(MDLM)
+    about = {**page.models(MDLM)[0].about, "sampling": vars(others._at(page, line, 24)), "samples": 1}
+    all_computes: tuple[Any, ...] = ("float32", "bfloat16", "int8")
+    for compute in all_computes:
+        page.kept("texts", {**about, "compute": compute}, partial(list, [compute]))
+        assert others._texts(replace(page, compute=compute), line, 24, 1) == [compute]
+
+
+def test_the_small_print_tells_no_precision_of_what_a_run_wrote_of_itself(tmp_path: Path) -> None:
+    page = Page(folder=tmp_path, runs=tmp_path)
+    page.kept(HISTORY, {}, dict)
+    assert not page.sources
+    page.kept("texts", {"compute": "bfloat16"}, list)
+    assert {each.precision for each in page.sources} == {"bfloat16"}
+
+
+def test_a_base_model_that_another_is_named_for_is_made_as_it_is_known() -> None:
+    base = replace(MDLM, changes={"init": "stories-fp"})
+    (make,) = base.models(Path("nowhere")).values()
+    assert make() == base.made(Path("nowhere"))[0].model == "stories-fp"
 
 
 @pytest.mark.slow

@@ -53,11 +53,16 @@ class Contestant:
         for seed in range(0 if self.is_base else self.num_seeds):
             yield seed, runs / f"{slug(self.name)}-{seed}"
 
+    @property
+    def base_model(self) -> str:
+        """What a base model is read from: the start of its recipe, or another that `changes` names."""
+        return str(self.changes.get("init", RECIPES[self.recipe].init))
+
     def models(self, runs: Path) -> dict[str, Callable[[], str]]:
         """What makes the models of this line, or goes on making them, by the names of their runs."""
         recipe = RECIPES[self.recipe]
         if self.is_base:
-            return {self.name: partial(str, recipe.init)}
+            return {self.name: partial(str, self.base_model)}
         return {
             folder.name: partial(_trained, self.config(seed, folder), self.recipe, recipe, self.card_samples)
             for seed, folder in self.folders(runs)
@@ -66,7 +71,7 @@ class Contestant:
     def made(self, runs: Path) -> list[Made]:
         """The models by seed, each with what it is known by."""
         if self.is_base:
-            model = self.changes.get("init", RECIPES[self.recipe].init)
+            model = self.base_model
             return [Made(model, f"{self.start.identity(0)}/{Path(model).name}" if self.start else "")]
         return [Made(str(folder / MODEL), self.identity(seed)) for seed, folder in self.folders(runs)]
 
@@ -76,7 +81,7 @@ class Contestant:
 
     def config(self, seed: int, folder: Path) -> Training:
         """What is trained with a seed, in that run folder."""
-        init = {}
+        init: dict[str, Any] = {}
         if self.start:
             _, first = next(self.start.folders(folder.parent))
             init = {"init": str(first / MODEL)}

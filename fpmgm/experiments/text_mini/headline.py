@@ -13,14 +13,10 @@ from fpmgm.experiments.text_mini.lines import (
     plain,
     reusing,
     staged,
+    table_of,
 )
 from fpmgm.experiments.text_mini.page import Page
-from fpmgm.experiments.text_mini.section import Line, Part, Reading, Section, Table
-
-
-def _few(page: Page, lines: tuple[Line, ...], pairs: tuple[tuple[str, str], ...], budgets: tuple[int, ...]) -> Table:
-    sizes = page.sizes
-    return Table(lines=lines, budgets=budgets, pairs=pairs, temperatures=sizes.temperatures, num_samples=sizes.few)
+from fpmgm.experiments.text_mini.section import Part, Reading, Section, Table
 
 
 def main_tables(page: Page) -> tuple[Table, ...]:
@@ -42,7 +38,7 @@ def main_tables(page: Page) -> tuple[Table, ...]:
 def plain_tables(page: Page) -> tuple[Table, ...]:
     """Plain against fixed point, from low to high budgets."""
     lines = (plain(MDLM), reusing(FP, "none"))
-    return (_few(page, lines, (("FP-MDLM, no reuse", "MDLM"),), page.sizes.high),)
+    return (table_of(page, lines, (("FP-MDLM, no reuse", "MDLM"),), page.sizes.high, page.sizes.few),)
 
 
 def component_tables(page: Page) -> tuple[Table, ...]:
@@ -53,13 +49,13 @@ def component_tables(page: Page) -> tuple[Table, ...]:
         ("FP-MDLM + L_CONS, no reuse", "FP-MDLM, no reuse"),
         ("FP-MDLM + L_CONS, three-state", "MDLM"),
     )
-    return (_few(page, lines, pairs, page.sizes.budgets),)
+    return (table_of(page, lines, pairs, page.sizes.budgets, page.sizes.few),)
 
 
 def reuse_tables(page: Page) -> tuple[Table, ...]:
     """None, full and three-state on three models: the samples are those of the components."""
     return tuple(
-        _few(
+        table_of(
             page,
             every_reuse(model),
             (
@@ -68,6 +64,7 @@ def reuse_tables(page: Page) -> tuple[Table, ...]:
                 (f"{model.name}, full reuse", f"{model.name}, no reuse"),
             ),
             page.sizes.budgets,
+            page.sizes.few,
         )
         for model in (FP, ADAPTED, staged("FP-MDLM + L_CONS"))
     )
@@ -76,7 +73,8 @@ def reuse_tables(page: Page) -> tuple[Table, ...]:
 def adapted_tables(page: Page) -> tuple[Table, ...]:
     """Adapted against base, without reuse."""
     lines = (reusing(FP, "none"), reusing(ADAPTED, "none"))
-    return (_few(page, lines, (("adapted FP-MDLM, no reuse", "FP-MDLM, no reuse"),), page.sizes.budgets),)
+    pairs = (("adapted FP-MDLM, no reuse", "FP-MDLM, no reuse"),)
+    return (table_of(page, lines, pairs, page.sizes.budgets, page.sizes.few),)
 
 
 def mdlm_tables(page: Page) -> tuple[Table, ...]:
@@ -88,7 +86,7 @@ def mdlm_tables(page: Page) -> tuple[Table, ...]:
         ("MDLM + SDTT", "MDLM + L_CONS"),
         ("CoFRe", "MDLM + SDTT"),
     )
-    return (_few(page, lines, pairs, page.sizes.budgets),)
+    return (table_of(page, lines, pairs, page.sizes.budgets, page.sizes.few),)
 
 
 def other_tables(page: Page) -> tuple[Table, ...]:
@@ -106,7 +104,7 @@ def other_tables(page: Page) -> tuple[Table, ...]:
         ("FP-MDLM + matching", "MDLM + matching"),
         ("FP-MDLM + SDTT", "CoFRe"),
     )
-    return (_few(page, lines, pairs, page.sizes.pair),)
+    return (table_of(page, lines, pairs, page.sizes.pair, page.sizes.few),)
 
 
 def initialised_tables(page: Page) -> tuple[Table, ...]:
@@ -114,7 +112,7 @@ def initialised_tables(page: Page) -> tuple[Table, ...]:
     pairs = tuple(
         (ours.name, theirs.name) for ours, theirs in zip(every_reuse(ADAPTED), every_reuse(FRESH), strict=True)
     )
-    return (_few(page, (*every_reuse(FRESH), *every_reuse(ADAPTED)), pairs, page.sizes.pair),)
+    return (table_of(page, (*every_reuse(FRESH), *every_reuse(ADAPTED)), pairs, page.sizes.pair, page.sizes.few),)
 
 
 def _initialised(page: Page) -> Part:
@@ -142,7 +140,7 @@ def nucleus_tables(page: Page) -> tuple[Table, ...]:
         cofre(top_p=0.9)._replace(name="CoFRe, top-p 0.9"),
     )
     pairs = (("MDLM, top-p 0.9", "MDLM"), ("CoFRe, top-p 0.9", "CoFRe"), ("CoFRe, top-p 0.9", "MDLM, top-p 0.9"))
-    return (_few(page, lines, pairs, page.sizes.pair),)
+    return (table_of(page, lines, pairs, page.sizes.pair, page.sizes.few),)
 
 
 def _others(page: Page) -> Part:

@@ -5,12 +5,10 @@ from typing import Any, NamedTuple
 
 from fpmgm.experiments.contestants import Contestant
 from fpmgm.experiments.dynamics import validation_by_update
-from fpmgm.experiments.text_mini.page import Page
+from fpmgm.experiments.text_mini.page import HISTORY, Page
 from fpmgm.training.folder import SNAPSHOTS
 from fpmgm.training.metrics import read_metrics
 from fpmgm.training.state import folders_by_update, update_of
-
-HISTORY = "history"
 
 
 class History(NamedTuple):

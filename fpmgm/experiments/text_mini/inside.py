@@ -1,6 +1,7 @@
 """Sections that look inside: CKA between layers, residuals and movement of the solver, lagged logits."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from fpmgm.experiments.text_mini.page import Page
 from fpmgm.experiments.text_mini.quoted import quoted
 from fpmgm.experiments.text_mini.section import Part, Reading, Section
 from fpmgm.randomness import generator
+from fpmgm.schema import read_json
 
 COMPARED = 128
 """At most so many sequences layers are compared on."""
@@ -83,10 +85,24 @@ def _analysis(page: Page, name: str, contestant: Contestant, against: Contestant
         analysed(asked)
         return {"folder": name, "weights": [weights_of(each.model) for each in models]}
 
-    page.kept("analyses", about, make)
-    if not (folder / "report.html").is_file():
-        make()
+    page.kept("analyses", about, make, lambda found: _is_of(folder, asked, found["weights"]))
     return {kind: read_analysis(folder / f"{kind}.json") for kind in ANALYSES if (folder / f"{kind}.json").is_file()}
+
+
+def _is_of(folder: Path, asked: Analysis, weights: Sequence[str]) -> bool:
+    """Whether a folder has a report, and it is of these settings and weights: others are written to the same folder."""
+    if not (folder / "report.html").is_file() or not (folder / "lagged.json").is_file():
+        return False
+    told = read_json(folder / "lagged.json")["protocol"]
+    expected = {
+        "seed": asked.seed,
+        "samples": asked.num_samples,
+        "budget, block evaluations": asked.budget,
+        "iterations to the fixed point": asked.depth,
+        "steps compared": list(asked.steps),
+        **dict(zip(("weights", "weights of against"), weights, strict=False)),
+    }
+    return all(told.get(name) == value for name, value in expected.items())
 
 
 def _solver(page: Page) -> Part:

@@ -7,7 +7,7 @@ from fpmgm.budget import Cost
 from fpmgm.experiments.contestants import Contestant
 from fpmgm.experiments.stages import LINES
 from fpmgm.experiments.text_mini.page import Page
-from fpmgm.experiments.text_mini.section import Line
+from fpmgm.experiments.text_mini.section import Line, Table
 from fpmgm.experiments.variants import variant
 from fpmgm.gradients import IterationCounts
 from fpmgm.recipes import RECIPES
@@ -48,6 +48,18 @@ def every_reuse(contestant: Contestant) -> tuple[Line, ...]:
 def cofre(num_seeds: int = 1, **settings: Any) -> Line:
     """FP-MDLM, L_CONS and three-state reuse, which the paper calls CoFRe, on our base model."""
     return Line("CoFRe", staged("FP-MDLM + L_CONS", num_seeds), {"reuse": "three-state", **settings})
+
+
+def table_of(
+    page: Page,
+    lines: tuple[Line, ...],
+    pairs: tuple[tuple[str, str], ...],
+    budgets: tuple[int, ...],
+    num_samples: int,
+) -> Table:
+    """A table of one seed, at the temperatures of the page."""
+    temperatures = page.sizes.temperatures
+    return Table(lines=lines, budgets=budgets, pairs=pairs, temperatures=temperatures, num_samples=num_samples)
 
 
 def short_stage(page: Page, name: str, objective: Any, start: Contestant | None = None) -> Contestant:

@@ -18,7 +18,7 @@ from fpmgm.evaluation.tables import Column, markdown
 from fpmgm.evaluation.tasks import TaskSettings, run_tasks
 from fpmgm.experiments.contestants import Contestant
 from fpmgm.experiments.text_mini.lines import ADAPTED, FP, FRESH, MDLM, STAGED, cofre, plain, staged
-from fpmgm.experiments.text_mini.page import ALIKE, Page
+from fpmgm.experiments.text_mini.page import Page, precisions
 from fpmgm.experiments.text_mini.quoted import quoted
 from fpmgm.experiments.text_mini.section import Line, Part, Reading, Section
 from fpmgm.experiments.text_mini.trainings import VALIDATED, validated
@@ -251,7 +251,8 @@ def _texts(page: Page, line: Line, budget: int, num: int) -> list[str]:
         model = load(made.model, device=page.device, dtype=page.compute)
         return generate(model, num_samples=num, **vars(sampling)).texts
 
-    known = [each for each in ({**about, "compute": dtype} for dtype in ALIKE) if page.knows("texts", each)]
+    usable = ({**about, "compute": dtype} for dtype in precisions(page.compute))
+    known = [each for each in usable if page.knows("texts", each)]
     found: list[str] = page.kept("texts", known[0] if known else about, make)
     return found
 

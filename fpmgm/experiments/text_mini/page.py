@@ -28,6 +28,8 @@ ROWS, FOUND, REAL = "rows.jsonl", "found.jsonl", "real.jsonl"
 """Files beside the page: rows of samples, all else that was measured, and real text."""
 PAIR = "pair"
 """What is computed of rows: it has no precision of its own."""
+HISTORY = "history"
+"""What a run wrote of itself: its precision is that of training, which no line tells."""
 ALIKE = ("float32", "bfloat16")
 """Precisions whose samples are as good: a cell that was measured in one of them is not measured in the other."""
 BASE = "stories-match"
@@ -163,8 +165,17 @@ class Page:
         """Whether something was found before for the same settings."""
         return _key(what, about) in self._found
 
-    def kept(self, what: str, about: Mapping[str, Any], make: Callable[[], Any]) -> Any:
-        """What was found before for the same settings, or what `make` finds now: something that JSON can hold."""
+    def kept(
+        self,
+        what: str,
+        about: Mapping[str, Any],
+        make: Callable[[], Any],
+        is_valid: Callable[[Any], bool] = lambda _: True,
+    ) -> Any:
+        """What was found before for the same settings and is still valid, or what `make` finds now: something that
+        JSON can hold."""
+        if self.knows(what, about) and not is_valid(self._found[_key(what, about)]["found"]):
+            del self._found[_key(what, about)]
         (found,) = self.kept_by_workers(what, {what: (about, make)}, HERE)
         return found
 
@@ -181,7 +192,7 @@ class Page:
         (workers or self.workers).run(missing, what, on_done=keep)
         lines = [self._found[key] for key in keys.values()]
         for line in lines:
-            if what != PAIR:
+            if what not in (PAIR, HISTORY):
                 self.sources.add(_source(line["about"].get("compute", "float32"), line))
         return [line["found"] for line in lines]
 
@@ -224,10 +235,14 @@ def _is_finished(folder: Path, config: Training) -> bool:
     return True
 
 
+def precisions(own: str) -> tuple[str, ...]:
+    """Those whose samples serve a page of this one, itself first; one that is not usual is served by itself only."""
+    return (own, *(each for each in ALIKE if own in ALIKE and each != own))
+
+
 def _in_known_precision(job: Job, keys: Collection[str]) -> Job:
     """The job in its own precision or the other usual one, whichever has a row; else as it is."""
-    dtypes = (job.protocol.dtype, *(each for each in ALIKE if job.protocol.dtype in ALIKE))
-    jobs = (Job(job.cell, replace(job.protocol, dtype=dtype)) for dtype in dict.fromkeys(dtypes))
+    jobs = (Job(job.cell, replace(job.protocol, dtype=dtype)) for dtype in precisions(job.protocol.dtype))
     return next((each for each in jobs if key_of(*each) in keys), job)
 
 

@@ -36,6 +36,7 @@ from fpmgm.experiments.text_mini.lines import (
     shapes,
     solver_ranges,
     staged,
+    table_of,
     tenth_with_l_cons,
     tenths,
 )
@@ -80,20 +81,16 @@ def _validation(model: str, num: int, device: str) -> dict[str, Any]:
     return vars(TextEvaluator().validate(loaded.denoiser, batch, num_iters=VALIDATION_ITERS))
 
 
-def _least(page: Page, lines: tuple[Line, ...], pairs: tuple[tuple[str, str], ...], budgets: tuple[int, ...]) -> Table:
-    sizes = page.sizes
-    return Table(lines=lines, budgets=budgets, pairs=pairs, temperatures=sizes.temperatures, num_samples=sizes.least)
-
-
 def loss_tables(page: Page) -> tuple[Table, ...]:
     """Every loss without and with reuse, against the control that has as many updates and no loss."""
     control, *losses = loss_types(page)
     lines = [reusing(each, reuse) for reuse in ("none", "full") for each in (control, *losses)]
     pairs = [(line.name, f"{control.name}, {line.name.rpartition(', ')[2]}") for line in lines]
+    others = tuple(pair for pair in pairs if pair[0] != pair[1])
     without, start = (reusing(each, "none") for each in LINES_FROM_START)
     return (
-        _least(page, tuple(lines), tuple(pair for pair in pairs if pair[0] != pair[1]), page.sizes.one),
-        _least(page, (without, start), ((start.name, without.name),), page.sizes.pair),
+        table_of(page, tuple(lines), others, page.sizes.one, page.sizes.least),
+        table_of(page, (without, start), ((start.name, without.name),), page.sizes.pair, page.sizes.least),
     )
 
 
@@ -112,7 +109,8 @@ def choice_tables(page: Page) -> tuple[Table, ...]:
     """Positions and reduction of L_CONS."""
     first, *others = l_cons_choices(page)
     lines = tuple(reusing(each, "three-state") for each in (first, *others))
-    return (_least(page, lines, tuple((line.name, lines[0].name) for line in lines[1:]), page.sizes.pair),)
+    pairs = tuple((line.name, lines[0].name) for line in lines[1:])
+    return (table_of(page, lines, pairs, page.sizes.pair, page.sizes.least),)
 
 
 def dynamics_tables(page: Page) -> tuple[Table, ...]:
@@ -122,7 +120,8 @@ def dynamics_tables(page: Page) -> tuple[Table, ...]:
     planned = range(0, config.updates + 1, config.snapshot_every or config.updates)
     updates = history(page, stage).snapshots if is_known(page, stage) else planned
     lines = tuple(reusing(_snapshot(stage, folder, update), "none") for update in updates)
-    return (_least(page, lines, tuple((line.name, lines[0].name) for line in lines[1:]), page.sizes.one),)
+    pairs = tuple((line.name, lines[0].name) for line in lines[1:])
+    return (table_of(page, lines, pairs, page.sizes.one, page.sizes.least),)
 
 
 def _snapshot(stage: Contestant, folder: Path, update: int) -> Contestant:
@@ -157,7 +156,6 @@ def _dynamics(page: Page) -> Part:
 
 def duration_tables(page: Page) -> tuple[Table, ...]:
     """Base models after a tenth of the training, and after all of it."""
-    sizes = page.sizes
     deep, shallow = tenths(page)
     after = Line("CoFRe, a tenth", tenth_with_l_cons(page), {"reuse": "three-state"})
     lines = (plain(deep), plain(MDLM), reusing(shallow, "none"), reusing(FP, "none"), after)
@@ -166,22 +164,15 @@ def duration_tables(page: Page) -> tuple[Table, ...]:
         ("FP-MDLM, no reuse", f"{shallow.name}, no reuse"),
         (after.name, f"{shallow.name}, no reuse"),
     )
-    return (
-        Table(
-            lines=lines,
-            budgets=sizes.pair,
-            pairs=pairs,
-            temperatures=sizes.temperatures,
-            num_samples=sizes.few,
-        ),
-    )
+    return (table_of(page, lines, pairs, page.sizes.pair, page.sizes.few),)
 
 
 def shape_tables(page: Page) -> tuple[Table, ...]:
     """Samples of the shapes, beside a plain stack of as many updates."""
     deep = proxy_mdlm(page)
     lines = (plain(deep), *(reusing(each, "none") for each in shapes(page)))
-    return (_least(page, lines, tuple((line.name, deep.name) for line in lines[1:]), page.sizes.one),)
+    pairs = tuple((line.name, deep.name) for line in lines[1:])
+    return (table_of(page, lines, pairs, page.sizes.one, page.sizes.least),)
 
 
 def proxies(page: Page) -> tuple[Contestant, ...]:
@@ -229,7 +220,6 @@ SECTIONS = (
         of_paper="the table of training stages",
         run=lambda page: compared_part(page, duration_tables(page), "duration", ["duration"]),
         tables=duration_tables,
-        trained=tenths,
     ),
     Section(
         name="shapes",
