@@ -162,11 +162,12 @@ def stored_lines() -> str:
     found = {name: _stored(each, nearest) for name, each in kept.items()}
     budgets = [budget for budget in BUDGETS if all(budget in each for each in found.values())]
     first, second = (", ".join(f"{found[name][budget]:,.0f}" for budget in budgets) for name in (DEFAULT, MDLM))
+    ours, theirs = (kept[name]["num_samples"] * len(kept[name]["seeds"]) for name in (DEFAULT, MDLM))
     return (
         f"Stored, not measured now: {own['judge']}, which wrote the stories that were learned, finds perplexities of "
-        f"{first} at budgets {', '.join(map(str, budgets))} ({own['num_samples'] * len(own['seeds'])} samples each at "
-        f"temperature {nearest:g}), MDLM's of {second}, and {own['real']['metrics'][QUALITY]['value']:.1f} in stories "
-        "of its own.\n"
+        f"{first} at budgets {', '.join(map(str, budgets))} ({ours} samples each at temperature "
+        f"{nearest:g}), MDLM's of {second} ({theirs} samples each), and "
+        f"{own['real']['metrics'][QUALITY]['value']:.1f} in stories of its own.\n"
     )
 
 
