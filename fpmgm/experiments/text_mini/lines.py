@@ -77,7 +77,7 @@ def l_cons(**settings: Any) -> Any:
 
 
 def loss_types(page: Page) -> tuple[Contestant, ...]:
-    """The control without a loss first, then every kind of loss, two also with the moving average as teacher."""
+    """The control without a loss first, then every kind of loss, three also with the moving average as teacher."""
     kinds: tuple[tuple[str, dict[str, Any]], ...] = (
         ("mse", {}),
         ("cosine", {}),
@@ -92,7 +92,7 @@ def loss_types(page: Page) -> tuple[Contestant, ...]:
             short_stage(page, f"{kind}{words}", l_cons(distance=kind, teacher=teacher, **settings))
             for kind, settings in kinds
             for words, teacher in teachers.items()
-            if teacher == "self" or kind in ("mse", "kl")
+            if teacher == "self" or kind in ("mse", "cosine", "kl")
         ),
     )
 
@@ -128,7 +128,7 @@ def shapes(page: Page) -> tuple[Contestant, ...]:
     model: Any = RECIPES[CONS].model
     return tuple(
         scratch(f"FP {num}/{num}", SHALLOW, page.sizes.proxy, model=replace(model, num_pre=num, num_post=num))
-        for num in (1, 2, 4)
+        for num in (1, 2, 3, 4)
     )
 
 

@@ -50,7 +50,7 @@ class Sizes:
     """Of headlines: of training where there is a stage, and of sampling."""
     budgets: tuple[int, ...] = (24, 48, 96, 192)
     """As many tokens a step as the paper's budgets 96 to 768 have with sequences four times as long."""
-    high: tuple[int, ...] = (24, 48, 96, 192, 384)
+    high: tuple[int, ...] = (24, 48, 96, 192, 384, 768)
     pair: tuple[int, ...] = (24, 96)
     """Budgets of ablations."""
     one: tuple[int, ...] = (48,)
@@ -75,8 +75,8 @@ class Sizes:
     """Texts that are looked at for failures; two of them are printed."""
     resamples: int = RESAMPLES
     """Of a bootstrap."""
-    repeats: int = 10
-    """Rounds of timing; the paper has 20."""
+    repeats: int = 20
+    """Rounds of timing, as the paper has."""
     analysed: int = 8
     """Sequences of the analyses of the solver."""
     analysed_steps: tuple[int, ...] = (4, 8, 16, 32)
