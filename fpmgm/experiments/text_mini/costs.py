@@ -149,6 +149,7 @@ class Speed(NamedTuple):
     fp: float
     ratio: Reading
     tokens: tuple[float, float]
+    megabytes: tuple[float, float]
     perplexity: tuple[float, float]
 
 
@@ -159,6 +160,8 @@ SPEEDS = (
     Column(title="ratio", value=lambda each: f"{each.ratio.value:.2f} [{each.ratio.low:.2f}, {each.ratio.high:.2f}]"),
     Column(title="MDLM + SDTT, tokens/s", value=lambda each: each.tokens[0], digits=0),
     Column(title="CoFRe, tokens/s", value=lambda each: each.tokens[1], digits=0),
+    Column(title="MDLM + SDTT, peak MB", value=lambda each: each.megabytes[0], digits=0),
+    Column(title="CoFRe, peak MB", value=lambda each: each.megabytes[1], digits=0),
     Column(title="MDLM + SDTT, perplexity", value=lambda each: each.perplexity[0]),
     Column(title="CoFRe, perplexity", value=lambda each: each.perplexity[1]),
 )
@@ -180,6 +183,7 @@ def _latency(page: Page) -> Part:
                 medians[1],
                 _ratio(f"{budget} blocks", timed, "seconds"),
                 tokens=(timed[0]["tokens_per_second"], timed[1]["tokens_per_second"]),
+                megabytes=(timed[0]["peak_bytes"] / 1e6, timed[1]["peak_bytes"] / 1e6),
                 perplexity=(_perplexity(own[0]), _perplexity(own[1])),
             )
         )
@@ -188,7 +192,8 @@ def _latency(page: Page) -> Part:
     quality_against_cost(rows, GENERATIVE.name, GENERATIVE.title, page.folder / "latency")
     words = (
         f"{BUSY} A batch has {BATCH} sequences; two batches warm up, and {page.sizes.repeats} are timed, from all "
-        "masked to the last token, without the judge. Perplexities are those of the main table, which has their "
+        "masked to the last token, without the judge. Peak memory is that of a batch over what was there before, in a "
+        "process of its own. Perplexities are those of the main table, which has their "
         "frontier."
     )
     picture = "![Generative perplexity against cost and seconds, first seed](latency.png)"
