@@ -23,7 +23,10 @@ from fpmgm.evaluation.intervals import Interval
 from fpmgm.evaluation.rows import Row
 from fpmgm.evaluation.tables import Noted
 from fpmgm.evaluation.text import GENERATIVE
+from fpmgm.experiments.book import PARTS, README, filled
 from fpmgm.experiments.over_seeds import over_seeds
+from fpmgm.experiments.parts import Part, Reading, Source
+from fpmgm.experiments.report import FOUND, HISTORY
 from fpmgm.experiments.reproduce import Reproduction
 from fpmgm.experiments.text_mini import inside, others, whole
 from fpmgm.experiments.text_mini.claims import CLAIMS, NOT_SHOWN, NOT_TRIED, SHOWN, Claim, claims_table, verdict
@@ -31,10 +34,9 @@ from fpmgm.experiments.text_mini.compared import jobs_of, paired
 from fpmgm.experiments.text_mini.estimate import estimates, seconds_of_run
 from fpmgm.experiments.text_mini.lines import MDLM, plain, staged
 from fpmgm.experiments.text_mini.others import TASKS
-from fpmgm.experiments.text_mini.page import FOUND, HISTORY, Page, Sizes
+from fpmgm.experiments.text_mini.page import Page, Sizes
 from fpmgm.experiments.text_mini.quoted import FILE, quoted
-from fpmgm.experiments.text_mini.section import Part, Reading, Source
-from fpmgm.experiments.text_mini.whole import PARTS, README, filled, write_whole
+from fpmgm.experiments.text_mini.whole import write_whole
 from fpmgm.objectives import NextToken
 from fpmgm.training import loop
 from fpmgm.training.config import Training

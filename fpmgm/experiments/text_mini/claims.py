@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fpmgm.evaluation.tables import Column, markdown
-from fpmgm.experiments.text_mini.section import Part, Reading, Readings
+from fpmgm.experiments.parts import Part, Reading, Readings
 
 SHOWN, NOT_SHOWN, NOT_TRIED = "shown", "not shown", "not tried"
 

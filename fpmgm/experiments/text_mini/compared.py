@@ -19,9 +19,11 @@ from fpmgm.evaluation.tables import Column, markdown
 from fpmgm.evaluation.text import GENERATIVE
 from fpmgm.experiments.contestants import Made
 from fpmgm.experiments.over_seeds import TableLine, budget_column, over_seeds
-from fpmgm.experiments.text_mini.page import PAIR, Page
+from fpmgm.experiments.parts import Part, Reading
+from fpmgm.experiments.report import PAIR
+from fpmgm.experiments.text_mini.page import Page
 from fpmgm.experiments.text_mini.quoted import quoted
-from fpmgm.experiments.text_mini.section import Line, Part, Reading, Table
+from fpmgm.experiments.text_mini.section import Line, Table
 from fpmgm.generation import Sampling
 from fpmgm.names import slug
 from fpmgm.schema import read_object

@@ -13,12 +13,13 @@ from fpmgm.evaluation.plots import COLOURS, quality_against_cost, save
 from fpmgm.evaluation.tables import Column, markdown
 from fpmgm.evaluation.text import GENERATIVE
 from fpmgm.experiments.benchmark import Benchmark, benchmark, config_of
+from fpmgm.experiments.parts import Part, Reading
 from fpmgm.experiments.text_mini.compared import measured
 from fpmgm.experiments.text_mini.headline import main_tables
 from fpmgm.experiments.text_mini.lines import FP, MDLM
 from fpmgm.experiments.text_mini.page import Page
 from fpmgm.experiments.text_mini.quoted import quoted
-from fpmgm.experiments.text_mini.section import Part, Reading, Section
+from fpmgm.experiments.text_mini.section import Section
 from fpmgm.experiments.workloads import Updater, random_denoiser, update_memory
 
 BATCH = 4

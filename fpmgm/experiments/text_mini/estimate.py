@@ -3,10 +3,11 @@
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
+from fpmgm.experiments.report import configs_of
 from fpmgm.experiments.stages import LINES_FROM_START
 from fpmgm.experiments.text_mini.compared import jobs_of
 from fpmgm.experiments.text_mini.lines import STAGED
-from fpmgm.experiments.text_mini.page import Page, configs_of
+from fpmgm.experiments.text_mini.page import Page
 from fpmgm.experiments.text_mini.section import Section
 from fpmgm.gradients import IterationCounts
 from fpmgm.post_training.consistency import Consistency

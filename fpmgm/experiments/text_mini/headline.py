@@ -1,6 +1,7 @@
 """Sections of the paper's main tables: who is better at equal budgets, and what each component adds."""
 
 from fpmgm.evaluation.plots import lines_by_update
+from fpmgm.experiments.parts import Part, Reading
 from fpmgm.experiments.text_mini.compared import compared_part
 from fpmgm.experiments.text_mini.history import history
 from fpmgm.experiments.text_mini.lines import (
@@ -16,7 +17,7 @@ from fpmgm.experiments.text_mini.lines import (
     table_of,
 )
 from fpmgm.experiments.text_mini.page import Page
-from fpmgm.experiments.text_mini.section import Part, Reading, Section, Table
+from fpmgm.experiments.text_mini.section import Section, Table
 
 
 def main_tables(page: Page) -> tuple[Table, ...]:

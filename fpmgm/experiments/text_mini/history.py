@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 from fpmgm.experiments.contestants import Contestant
 from fpmgm.experiments.dynamics import validation_by_update
-from fpmgm.experiments.text_mini.page import HISTORY, Page
+from fpmgm.experiments.report import HISTORY
+from fpmgm.experiments.text_mini.page import Page
 from fpmgm.training.folder import SNAPSHOTS
 from fpmgm.training.metrics import read_metrics
 from fpmgm.training.state import folders_by_update, update_of

@@ -16,10 +16,11 @@ from fpmgm.analysis.trace import MASKED, REVEALED, VISIBLE
 from fpmgm.checkpoint import load, weights_of
 from fpmgm.evaluation.held_out import measured_data
 from fpmgm.experiments.contestants import Contestant, Made
+from fpmgm.experiments.parts import Part, Reading
 from fpmgm.experiments.text_mini.lines import FP, MDLM, staged
 from fpmgm.experiments.text_mini.page import Page
 from fpmgm.experiments.text_mini.quoted import quoted
-from fpmgm.experiments.text_mini.section import Part, Reading, Section
+from fpmgm.experiments.text_mini.section import Section
 from fpmgm.randomness import generator
 from fpmgm.schema import read_json
 

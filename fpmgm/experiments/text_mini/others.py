@@ -17,10 +17,12 @@ from fpmgm.evaluation.sweep import Job
 from fpmgm.evaluation.tables import Column, markdown
 from fpmgm.evaluation.tasks import TaskSettings, run_tasks
 from fpmgm.experiments.contestants import Contestant
+from fpmgm.experiments.parts import Part, Reading
+from fpmgm.experiments.report import precisions
 from fpmgm.experiments.text_mini.lines import ADAPTED, FP, FRESH, MDLM, STAGED, cofre, plain, staged
-from fpmgm.experiments.text_mini.page import Page, precisions
+from fpmgm.experiments.text_mini.page import Page
 from fpmgm.experiments.text_mini.quoted import quoted
-from fpmgm.experiments.text_mini.section import Line, Part, Reading, Section
+from fpmgm.experiments.text_mini.section import Line, Section
 from fpmgm.experiments.text_mini.trainings import VALIDATED, validated
 from fpmgm.generation import Sampling, generate
 

@@ -13,6 +13,7 @@ from fpmgm.evaluation.cells import GAMMAS_CHANGED, GAMMAS_MASKED
 from fpmgm.evaluation.plots import heat_map, quality_against_cost
 from fpmgm.evaluation.tables import Column, markdown
 from fpmgm.evaluation.text import ENTROPY, GENERATIVE
+from fpmgm.experiments.parts import Part, Reading
 from fpmgm.experiments.text_mini.compared import (
     Measured,
     Point,
@@ -27,7 +28,7 @@ from fpmgm.experiments.text_mini.compared import (
 from fpmgm.experiments.text_mini.lines import REUSES, cofre, cost_of, staged
 from fpmgm.experiments.text_mini.page import Page
 from fpmgm.experiments.text_mini.quoted import quoted
-from fpmgm.experiments.text_mini.section import Line, Part, Reading, Section, Table
+from fpmgm.experiments.text_mini.section import Line, Section, Table
 
 BEST = "decreasing"
 """The paper's allocation."""

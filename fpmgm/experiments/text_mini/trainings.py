@@ -14,6 +14,8 @@ from fpmgm.evaluation.tables import Column, markdown
 from fpmgm.evaluation.text import TextEvaluator
 from fpmgm.experiments.contestants import Contestant
 from fpmgm.experiments.dynamics import COLUMNS
+from fpmgm.experiments.parts import Part
+from fpmgm.experiments.report import configs_of
 from fpmgm.experiments.stages import BRIEF, LINES_FROM_START
 from fpmgm.experiments.text_mini.compared import (
     all_pairs,
@@ -40,8 +42,8 @@ from fpmgm.experiments.text_mini.lines import (
     tenth_with_l_cons,
     tenths,
 )
-from fpmgm.experiments.text_mini.page import Page, configs_of
-from fpmgm.experiments.text_mini.section import Line, Part, Section, Table
+from fpmgm.experiments.text_mini.page import Page
+from fpmgm.experiments.text_mini.section import Line, Section, Table
 from fpmgm.training.folder import SNAPSHOTS
 from fpmgm.training.state import update_of
 

@@ -1,12 +1,8 @@
 """The whole page: its sections in order, written anew after each of them."""
 
-import json
-import sys
-import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fpmgm.checkpoint import find_folder
 from fpmgm.cluster import AUTO, HERE, OnWorkers, Workers
@@ -14,17 +10,16 @@ from fpmgm.devices import DtypeName, check_pair, device_named
 from fpmgm.evaluation.evaluator import ConventionName
 from fpmgm.evaluation.frontier_page import READING
 from fpmgm.evaluation.judges import STORIES_SOURCE
+from fpmgm.experiments.book import Book, check_only
+from fpmgm.experiments.parts import Part
 from fpmgm.experiments.text_mini import costs, headline, inside, others, sweeps, trainings
 from fpmgm.experiments.text_mini.claims import RULE, claims_table
 from fpmgm.experiments.text_mini.estimate import Estimate, estimates
 from fpmgm.experiments.text_mini.page import Page
-from fpmgm.experiments.text_mini.section import Part, Section
-from fpmgm.files import write_json, write_text
-from fpmgm.names import choose
+from fpmgm.experiments.text_mini.section import Section
 from fpmgm.recipes import RECIPES
 from fpmgm.schema import require
 
-README, PARTS = "README.md", "sections.json"
 ORDER = (
     "cost",
     "validation",
@@ -96,7 +91,7 @@ class TextMini(OnWorkers):
         check_pair(device_named(self.device), self.compute)
         self.check_workers()
         require("seed", self.seed, 0)
-        check_only(self.only)
+        check_only(self.only, SECTIONS)
         if not self.judge:
             raise ValueError("the page compares generative perplexities; give --judge, or leave it out")
         if Path(self.out).is_file():
@@ -126,55 +121,24 @@ def reproduce_text(asked: TextMini) -> Path:
         return write_whole(asked.page(workers), asked.only)
 
 
-def check_only(only: Sequence[str]) -> None:
-    """A ValueError with the nearest name if there is no such section."""
-    for name in only:
-        choose("section", name, SECTIONS)
-
-
 def write_whole(page: Page, only: Sequence[str] = ()) -> Path:
     """Run all sections, or some, and write the page after each; sections that were made before stay on it."""
-    check_only(only)
-    parts = read_parts(page)
-    for name, section in SECTIONS.items():
-        if only and name not in only:
-            continue
-        print(f"section {name}: {section.title}", file=sys.stderr)
-        page.sources.clear()
-        part = section.run(page)
-        parts[name] = replace(part, sources=tuple(sorted(page.sources)))
-        _write(page, parts)
-    return page.folder / README
-
-
-def _settings(page: Page) -> dict[str, Any]:
-    """What all sections of a page must have in common. Precision and sizes may differ, and each section tells them."""
-    return {"judge": page.judge, "convention": page.convention, "seed": page.seed}
+    return _book(page).write(only)
 
 
 def read_parts(page: Page) -> dict[str, Part]:
     """The sections that were made before with the same judge, convention and seed."""
-    file = page.folder / PARTS
-    kept = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    own = _settings(page)
-    if {name: kept.get("settings", {}).get(name) for name in own} != own:
-        return {}
-    return {name: Part.of(found) for name, found in kept["parts"].items() if name in SECTIONS}
+    return _book(page).parts()
 
 
-def _write(page: Page, parts: Mapping[str, Part]) -> None:
-    ordered = {name: parts[name] for name in SECTIONS if name in parts}
-    found = {name: part.as_json() for name, part in ordered.items()}
-    write_json(page.folder / PARTS, {"settings": _settings(page), "parts": found})
-    blocks = [*_heading(page), "## The paper's claims", RULE, claims_table(ordered)]
-    for name, part in ordered.items():
-        section = SECTIONS[name]
-        blocks += [f'<a id="{name}"></a>', f"## {section.title}", *filter(None, [part.measured])]
-        blocks += [f"In the paper: {section.of_paper}.", part.text]
-    missing = [name for name in SECTIONS if name not in parts]
-    if missing:
-        blocks += ["## Not made yet", f"{', '.join(missing)}: `fpmgm reproduce text-mini --only NAME` makes one."]
-    write_text(page.folder / README, "\n\n".join(filled("\n\n".join(blocks))) + "\n")
+def _book(page: Page) -> Book[Page]:
+    return Book(
+        name="text-mini",
+        page=page,
+        sections=SECTIONS,
+        settings={"judge": page.judge, "convention": page.convention, "seed": page.seed},
+        heading=lambda parts: [*_heading(page), "## The paper's claims", RULE, claims_table(parts)],
+    )
 
 
 def _heading(page: Page) -> list[str]:
@@ -192,22 +156,6 @@ def _heading(page: Page) -> list[str]:
         "of a section says in which precision its numbers were measured, with which commits and on which machines.",
         f"Beside every comparison stands the frontier. {READING.partition(' The difference is')[0]}",
     ]
-
-
-def filled(text: str) -> Iterator[str]:
-    """The blocks of a page, paragraphs and lists broken into lines of 120 letters; tables and code stay."""
-    for block in text.split("\n\n"):
-        first = block[:1]
-        if first in ("", "|", "#", "!", "<") or block.startswith("    "):
-            yield block.strip("\n")
-        elif first == ">":
-            yield textwrap.fill(block[2:], 120, initial_indent="> ", subsequent_indent="> ", break_on_hyphens=False)
-        elif block.startswith("* "):
-            yield "\n".join(
-                textwrap.fill(line, 120, subsequent_indent="  ", break_on_hyphens=False) for line in block.split("\n")
-            )
-        else:
-            yield textwrap.fill(block, 120, break_long_words=False, break_on_hyphens=False)
 
 
 def listed(page: Page) -> list[str]:
