@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 from matplotlib.figure import Figure
 
 from fpmgm.checkpoint import find_folder, read_config
-from fpmgm.evaluation.latency import in_fresh_process
 from fpmgm.evaluation.plots import COLOURS, quality_against_cost, save
 from fpmgm.evaluation.tables import Column, markdown
 from fpmgm.evaluation.text import GENERATIVE
-from fpmgm.experiments.benchmark import Benchmark, benchmark, config_of
+from fpmgm.experiments.benchmark import Benchmark, config_of
 from fpmgm.experiments.parts import Part, Reading
 from fpmgm.experiments.text_mini.compared import measured
 from fpmgm.experiments.text_mini.headline import main_tables
@@ -20,7 +19,7 @@ from fpmgm.experiments.text_mini.lines import FP, MDLM
 from fpmgm.experiments.text_mini.page import Page
 from fpmgm.experiments.text_mini.quoted import quoted
 from fpmgm.experiments.text_mini.section import Section
-from fpmgm.experiments.workloads import Updater, random_denoiser, update_memory
+from fpmgm.experiments.timings import round_ratio, timed, update_memories
 
 BATCH = 4
 MOST_ITERATIONS = (4, 6)
@@ -33,7 +32,7 @@ BUSY = (
 
 def _timed(page: Page, budget: int, *, train: bool = False) -> list[dict[str, Any]]:
     """Rounds of MDLM and of FP-MDLM with three-state reuse, measured once for each pair of networks."""
-    names = [page.models(each)[0].model for each in (MDLM, FP)]
+    names = _names(page)
     asked = Benchmark(
         names=tuple(names),
         budget=budget,
@@ -42,48 +41,25 @@ def _timed(page: Page, budget: int, *, train: bool = False) -> list[dict[str, An
         train=train,
         device=page.device,
     )
-    networks = [str(read_config(find_folder(name))) for name in names]
-    about = {"networks": networks, "budget": budget, "batch": BATCH, "repeats": asked.repeats, "train": train}
+    return timed(page, asked, _networks(names))
 
-    def make() -> list[dict[str, Any]]:
-        return [
-            {
-                "blocks": each.block_evals,
-                "seconds": each.seconds.rounds,
-                "tokens_per_second": each.tokens_per_second,
-                "multiply_adds": each.multiply_adds,
-                "peak_bytes": each.peak_bytes,
-                "update_seconds": each.update_seconds.rounds if each.update_seconds else (),
-            }
-            for each in benchmark(asked)
-        ]
 
-    found: list[dict[str, Any]] = page.kept("timing", about, make)
-    return found
+def _names(page: Page) -> list[str]:
+    return [page.models(each)[0].model for each in (MDLM, FP)]
+
+
+def _networks(names: Sequence[str]) -> list[str]:
+    return [str(read_config(find_folder(name))) for name in names]
 
 
 def _ratio(where: str, found: Sequence[Mapping[str, Any]], name: str) -> Reading:
     """Of the second to the first, by round."""
-    by_round = [ours / theirs for theirs, ours in zip(found[0][name], found[1][name], strict=True)]
-    return Reading(where, median(by_round), min(by_round), max(by_round))
-
-
-def training_memory(name: str, batch_size: int, num_no_grad: int, num_grad: int) -> int:
-    """Peak memory of an update over what was there before: to be called in a fresh process."""
-    update = Updater(random_denoiser(config_of(name)), batch_size)
-    return update_memory(update, num_no_grad, num_grad)["peak"]
+    return round_ratio(where, found[1], found[0], name)
 
 
 def _memory(page: Page) -> list[int]:
-    names = [page.models(each)[0].model for each in (MDLM, FP)]
-    about = {"networks": [str(read_config(find_folder(name))) for name in names], "batch": page.sizes.batch_size}
-
-    def make() -> list[int]:
-        given = (page.sizes.batch_size, *MOST_ITERATIONS)
-        return [in_fresh_process(__name__, "training_memory", name, *given) for name in names]
-
-    found: list[int] = page.kept("training memory", about, make)
-    return found
+    names = _names(page)
+    return update_memories(page, names, _networks(names), page.sizes.batch_size, MOST_ITERATIONS)
 
 
 class Bar(NamedTuple):

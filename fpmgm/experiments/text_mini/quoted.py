@@ -1,28 +1,16 @@
-"""The paper's own numbers, as small tables that stand beside ours."""
+"""The paper's own numbers on text, as small tables that stand beside ours."""
 
-import json
 import re
-from functools import cache
-from operator import itemgetter
 from pathlib import Path
-from typing import Any
 
-from fpmgm.evaluation.tables import Column, markdown
+from fpmgm.experiments.quotes import quoted_table, quotes
 
 FILE = Path(__file__).with_name("quoted.json")
-MARK = "*Quoted from the paper, not measured here*"
 JUDGED = "; cells are generative perplexities by GPT-2 Large, with the entropy in brackets"
-
-
-@cache
-def _tables() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
-    return found
 
 
 def quoted(name: str) -> str:
     """A table of the paper as Markdown, marked as quoted."""
-    table = _tables()[name]
-    columns = [Column(title=title or " ", value=itemgetter(place)) for place, title in enumerate(table["header"])]
-    judged = JUDGED if any(re.search(r"\d \(\d", cell) for row in table["rows"] for cell in row) else ""
-    return f"{MARK}: {table['caption']}{judged}.\n\n{markdown(table['rows'], columns)}"
+    table = quotes(FILE)[name]
+    is_judged = any(re.search(r"\d \(\d", cell) for row in table["rows"] for cell in row)
+    return quoted_table(table, JUDGED if is_judged else "")
