@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fpmgm.evaluation.frechet import Gaussian, frechet_distance, frechet_interval, resamples, symmetric_root
+from fpmgm.evaluation.frechet import (
+    Gaussian,
+    frechet_difference,
+    frechet_distance,
+    frechet_interval,
+    resamples,
+    symmetric_root,
+)
 from fpmgm.evaluation.inception_score import inception_score, score_interval
 from fpmgm.evaluation.kernel import kernel_interval
 from fpmgm.evaluation.neighbours import density_and_coverage, precision_and_recall, radii
@@ -177,3 +184,48 @@ def test_the_score_with_its_interval_is_that_of_all_samples() -> None:
     expected = np.exp((probabilities * np.log(probabilities / mean)).sum(axis=1).mean())
     assert found.value == pytest.approx(expected) == pytest.approx(inception_score(probabilities))
     assert found.low < found.value < found.high
+
+
+def shifted(seed: int, num: int = 60) -> tuple[np.ndarray, np.ndarray]:
+    """Two sets with the same random numbers; ours lies 0.5 farther from 0 in each of four dimensions."""
+    theirs = normal(num, 4, seed=seed)
+    return 0.5 + theirs, theirs
+
+
+def test_a_set_is_no_farther_than_itself_whatever_is_resampled() -> None:
+    own = normal(60, 4)
+    found = frechet_difference(own, own, Gaussian.of(normal(500, 4, seed=9)))
+    assert (found.value, found.low, found.high) == (0, 0, 0)
+
+
+def test_the_difference_of_distances_is_that_of_both_and_has_the_error_that_draws_of_pairs_show() -> None:
+    real = Gaussian(mean=np.zeros(4), covariance=np.eye(4), num=1000)
+    found = [frechet_difference(*shifted(seed), real, num_resamples=50) for seed in range(40)]
+    ours, theirs = (frechet_distance(real, Gaussian.of(each)) for each in shifted(0))
+    assert found[0].value == pytest.approx(ours - theirs)
+    assert np.mean([each.value for each in found]) == pytest.approx(4 * 0.5**2, abs=0.1)
+    width = np.mean([each.high - each.low for each in found]) / (2 * 1.96)
+    assert width == pytest.approx(np.std([each.value for each in found]), rel=0.25)
+    assert sum(each.low <= 1 <= each.high for each in found) >= 35
+
+
+def test_what_two_sets_share_of_chance_is_not_in_the_interval_of_their_difference() -> None:
+    real = Gaussian(mean=np.zeros(4), covariance=np.eye(4), num=1000)
+    theirs = 3 * normal(60, 4)
+    near = frechet_difference(theirs + 0.01 * normal(60, 4, seed=1), theirs, real)
+    alone = frechet_interval(theirs, real)
+    assert near.high - near.low < 0.05 * (alone.high - alone.low)
+
+
+def test_a_difference_is_resampled_class_by_class() -> None:
+    labels = np.arange(60) % 2
+    ours, theirs = (np.stack([scale * labels, np.zeros(60)], axis=1).astype(float) for scale in (5.0, 1.0))
+    real = Gaussian(mean=np.zeros(2), covariance=np.eye(2), num=1000)
+    within, across = (frechet_difference(ours, theirs, real, groups=groups) for groups in (labels, None))
+    assert within.low == pytest.approx(within.high)
+    assert across.high - across.low > 1
+
+
+def test_pairs_need_as_many_samples_of_both() -> None:
+    with pytest.raises(ValueError, match="there are 60 and 59 samples; pairs need as many of both"):
+        frechet_difference(normal(60, 4), normal(59, 4), Gaussian.of(normal(99, 4)))

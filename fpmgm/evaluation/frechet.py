@@ -84,6 +84,32 @@ def frechet_interval(
     return with_spread(distance(np.arange(len(features))), [distance(rows) for rows in drawn])
 
 
+def frechet_difference(
+    ours: Vectors,
+    theirs: Vectors,
+    real: Gaussian,
+    *,
+    groups: Groups | None = None,
+    num_resamples: int = 200,
+    seed: int = 0,
+) -> Interval:
+    """The distance of our samples to the real ones less that of theirs, with its interval over pairs of samples.
+
+    Sample i of both has the same random numbers and the same group. A resample takes the same rows of both, so what
+    they share of chance cancels. The spread of the resamples is put around the value, as in `frechet_interval`.
+    """
+    if len(ours) != len(theirs):
+        raise ValueError(f"there are {len(ours)} and {len(theirs)} samples; pairs need as many of both")
+    root = symmetric_root(real.covariance)
+
+    def difference(rows: Groups) -> float:
+        mine, other = (_distance(real, root, Gaussian.of(each[rows])) for each in (ours, theirs))
+        return mine - other
+
+    drawn = resamples(len(ours), num_resamples, groups=groups, seed=seed)
+    return with_spread(difference(np.arange(len(ours))), [difference(rows) for rows in drawn])
+
+
 def resamples(num: int, num_resamples: int, *, groups: Groups | None = None, seed: int = 0) -> list[Groups]:
     """Rows drawn with replacement, as many as there are; of each group as many as it has."""
     rng = np.random.default_rng(seed)
