@@ -117,7 +117,7 @@ class ImageEvaluator:
         """The same metrics of real images that are not in the reference, and of these through the tokenizer."""
         if not (self.judge or self.inception):
             return {}
-        real = real_images(_data(model), num_samples, is_reference=False)
+        real = real_images(images_of(model), num_samples, is_reference=False)
         made = through_tokenizer(real, image_codec(model).tokenizer)
         name = f"{len(real.images):,} real images"
         return {
@@ -172,7 +172,7 @@ class ImageEvaluator:
 
     def _real(self, judge: ImageJudge, model: Model) -> Look:
         most = MOST_FOR_INCEPTION if judge.name == INCEPTION else MOST_REAL
-        return real_look(judge, real_images(_data(model), most))
+        return real_look(judge, real_images(images_of(model), most))
 
 
 def image_codec(model: Model) -> ImageCodec:
@@ -197,7 +197,8 @@ def check_reads(judge: ImageJudge, codec: ImageCodec) -> None:
         )
 
 
-def _data(model: Model) -> PixelsConfig:
+def images_of(model: Model) -> PixelsConfig:
+    """Which images a model was trained on; a ValueError if it does not tell."""
     if not isinstance(model.data, PixelsConfig):
         raise ValueError("the model does not tell which images it was trained on, so there are none to compare with")
     return model.data
@@ -248,7 +249,7 @@ def _card_table(found: dict[str, dict[str, Interval]], judge: str) -> list[str]:
 
 def _tokenizer_error(model: Model) -> str:
     """What of held-out images is lost in their codes."""
-    real = real_images(_data(model), 2000, is_reference=False)
+    real = real_images(images_of(model), 2000, is_reference=False)
     made = through_tokenizer(real, image_codec(model).tokenizer)
     error = float(((made.images.double() - real.images.double()) / 255).square().mean())
     return (
