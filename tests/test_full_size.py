@@ -9,7 +9,8 @@ import pytest
 from fpmgm import __main__
 from fpmgm.__main__ import main
 from fpmgm.experiments import full_size
-from fpmgm.experiments.full_size import FULL_SIZE, FullSize, Stage, command_of, missing, planned, run_stages
+from fpmgm.experiments.full_size import FULL_SIZE, FullSize, Line, Stage, command_of, missing, planned, run_stages
+from fpmgm.experiments.plan import Asked, plan_of
 from fpmgm.recipes import RECIPES
 
 
@@ -46,11 +47,13 @@ def test_the_plan_of_owt_has_hours_and_says_what_is_missing(
     monkeypatch.setattr(full_size, "hub_answers", lambda: False)
     monkeypatch.setattr(full_size, "run_stages", lambda *_: pytest.fail("run"))
     monkeypatch.chdir(tmp_path)
-    lines = {line.name: line for line in planned(FullSize(report="owt"))}
+    plan = planned(FullSize(report="owt"))
+    lines = {line.name: line for line in plan}
     assert lines["train owt-mdlm"].hours == pytest.approx(139, rel=1e-6)
     assert lines["frontier"].hours is not None
     assert lines["data"].hours is None
-    found = list(missing(FullSize(report="owt")))
+    found = list(missing(FullSize(report="owt"), plan))
+    assert not any(line.startswith("memory") for line in found)
     assert any("8 of H200 are planned for, and 0 are here" in line for line in found)
     assert "package: no_such_package is not installed" in found
     assert any("the hub does not answer" in line for line in found)
@@ -79,3 +82,23 @@ def test_stages_run_in_order_and_a_done_stage_is_not_run_again(
     monkeypatch.setitem(FULL_SIZE, "owt", replace(FULL_SIZE["owt"], stages=stages[:1]))
     run_stages(asked)
     assert [line.is_done for line in planned(asked)] == [True]
+
+
+def test_a_stage_that_needs_more_memory_than_a_device_has_is_missing() -> None:
+    asked = FullSize(report="imagenette")
+    needs = {"train large": 94.2, "train small": 54.2, "data": None}
+    lines = [Line(name=name, command="", hours=None, gib=gib, is_done=False) for name, gib in needs.items()]
+    (found,) = [line for line in missing(asked, lines) if line.startswith("memory")]
+    assert found.startswith("memory: train large needs 94.2 GiB of a device, and A100 has 74.5 (--hardware")
+    assert not [line for line in missing(replace(asked, hardware="1xH200"), lines) if line.startswith("memory")]
+
+
+def test_maskgit_large_fits_the_device_that_the_paper_used() -> None:
+    (side,) = plan_of(Asked(recipe="imagenette-maskgit-large", hardware="1xA100", against="")).sides
+    assert (side.batch_size, side.micro_batch, side.fits) == (128, 64, True)
+
+
+def test_the_recipes_of_imagenette_cut_off_the_initial_state_as_the_code_of_fpdm_does() -> None:
+    for name in ("imagenette", "imagenette-maskgit-large", "imagenette-maskgit-12"):
+        assert RECIPES[name].objective.gradient == "sjfb-cut"  # type: ignore[attr-defined]
+    assert RECIPES["imagenette-cofre"].objective.base.gradient == "sjfb-cut"  # type: ignore[attr-defined]

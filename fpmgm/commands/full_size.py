@@ -30,7 +30,7 @@ def run_full_size(command: FullSizeCommand) -> None:
     )
     for line in lines:
         console.print(f"{line.name}: {line.command}", soft_wrap=True, highlight=False)
-    found = list(missing(command))
+    found = list(missing(command, lines))
     for each in found:
         console.print(f"missing: {each}", soft_wrap=True)
     if command.dry_run:

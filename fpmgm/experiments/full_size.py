@@ -52,7 +52,7 @@ class Whole:
     hardware: str
     """What the paper used."""
     micro_batch: int
-    """Sequences in a pass of a device."""
+    """Sequences in a pass of a device; 0: each recipe says it."""
     packages: tuple[str, ...]
     """What must be installed besides the core."""
     from_hub: tuple[str, ...]
@@ -275,13 +275,17 @@ def _sampling(recipe: str, asked: tuple[int, tuple[int, ...]]) -> float:
     return 2.0 * num * sum(spent)
 
 
-def missing(asked: FullSize) -> Iterator[str]:
-    """What this machine lacks, a line each."""
+def missing(asked: FullSize, lines: Sequence[Line]) -> Iterator[str]:
+    """What this machine lacks for the stages of the plan, a line each."""
     whole = asked.whole
     needed, device = hardware_of(asked.used)
     num = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if num < needed:
         yield f"GPUs: {needed} of {device.name} are planned for, and {num} are here (--hardware plans for others)"
+    for line in lines:
+        if line.gib is not None and device.bytes and line.gib * GIB > device.bytes:
+            room = f"{device.name} has {device.bytes / GIB:.1f}"
+            yield f"memory: {line.name} needs {line.gib:.1f} GiB of a device, and {room} (--hardware plans for others)"
     yield from (f"package: {name} is not installed" for name in whole.packages if not importlib.util.find_spec(name))
     if not hub_answers():
         yield f"the hub does not answer, and these come from it: {', '.join(whole.from_hub)}"

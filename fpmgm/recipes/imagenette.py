@@ -1,4 +1,4 @@
-"""The paper's image runs: ImageNette at 256 x 256 pixels as 16 x 16 of 4096 codes. They need a GPU of 40 GB or more.
+"""The paper's image runs: ImageNette at 256 x 256 pixels as 16 x 16 of 4096 codes. They need a GPU of 80 GB.
 
 fpmgm train imagenette-tokenizer       an image tokenizer of our own, 4096 codes on 16 x 16
 fpmgm train imagenette                 FP-MaskGIT, 4/1/4 blocks (186.2M parameters); the paper: 9 h 08 on one A100
@@ -6,8 +6,9 @@ fpmgm train imagenette-maskgit-large   MaskGIT-Large, 24 blocks (466.0M); the pa
 fpmgm train imagenette-maskgit-12      MaskGIT, 12 blocks (236.3M); the paper: 7 h 40
 fpmgm train imagenette-cofre           stage: consistency across steps, 10,000 updates from imagenette
 
-None of them was run by us. The paper writes images in the codes of XQGAN-4096, a tokenizer that this package does not
-read. These recipes take our own tokenizer, or any `VQModel` of diffusers with 4096 codes on 16 x 16
+None of them was run by us. By `fpmgm plan` they fit an A100 of 80 GB, MaskGIT-Large with 64 images in a pass; with
+--micro-batch-size 32 they fit one of 40 GB. The paper writes images in the codes of XQGAN-4096, a tokenizer that this
+package does not read. These recipes take our own tokenizer, or any `VQModel` of diffusers with 4096 codes on 16 x 16
 (--data.tokenizer FOLDER). Results then differ from the paper's, since FID depends on the tokenizer first of all.
 The data is ImageNette of the hub; a folder with train/ and val/ does as well: --data.source imagenette2-320.
 """
@@ -31,6 +32,7 @@ BASE = MaskedCrossEntropy(
     weighting="masked",
     schedule="arccos",
     label_dropout=0.1,
+    gradient="sjfb-cut",
     iterations=IterationCounts(no_grad_min=0, no_grad_max=4, grad_min=3, grad_max=6),
 )
 
@@ -67,7 +69,7 @@ IMAGENETTE = Training(
 """As the paper sets it, but for its tokenizer, XQGAN-4096, so that results differ from the paper's. The iteration
 counts are not in the paper for images; these are its counts for text."""
 
-IMAGENETTE_MASKGIT_LARGE = replace(IMAGENETTE, model=LARGE)
+IMAGENETTE_MASKGIT_LARGE = replace(IMAGENETTE, model=LARGE, micro_batch_size=64)
 """MaskGIT-Large, 24 blocks; with another tokenizer than the paper's, so that results differ from the paper's."""
 IMAGENETTE_MASKGIT_12 = replace(IMAGENETTE, model=replace(LARGE, num_pre=12))
 """MaskGIT of 12 blocks; with another tokenizer than the paper's, so that results differ from the paper's."""
