@@ -268,8 +268,11 @@ def _reproduce(arguments: Sequence[str]) -> None:
         else:
             run_text_mini(_parse(TextMiniCommand, "reproduce text-mini", arguments))
         return
-    from fpmgm.commands.reproduce import ReproduceCommand, run_reproduce
+    from fpmgm.commands.reproduce import ImageMiniCommand, ReproduceCommand, run_image_mini, run_reproduce
 
+    if report == "image-mini":
+        run_image_mini(_parse(ImageMiniCommand, "reproduce image-mini", arguments))
+        return
     run_reproduce(_parse(ReproduceCommand, "reproduce", arguments))
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from fpmgm.checkpoint import load
-from fpmgm.experiments.image_pages import real_pictures
+from fpmgm.experiments.image_mini.tables import real_pictures
 from fpmgm.generation import generate
 from fpmgm.pictures import grid
 

@@ -176,7 +176,6 @@ def test_the_reports_are_known_by_name_and_need_a_judge() -> None:
         reproduce(Reproduction(report="injections", judge=""))
 
 
-@pytest.mark.parametrize(("name", "value"), [("dtype", "bfloat16"), ("num_samples", 3), ("inception_samples", 1)])
-def test_a_setting_that_a_report_does_not_use_is_refused(name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"{name} is {value}, and injections does not use it"):
-        Reproduction(report="injections", **{name: value})
+def test_a_setting_that_a_report_does_not_use_is_refused() -> None:
+    with pytest.raises(ValueError, match="dtype is bfloat16, and injections does not use it"):
+        Reproduction(report="injections", dtype="bfloat16")

@@ -46,6 +46,15 @@ class Memory:
         return self.states + self.activations + self.logits
 
 
+def passes_of(config: Training) -> float:
+    """Passes through one block in an update, at the mean draw of iterations; one with gradients counts 3."""
+    model: Any = config.model
+    objective: Any = config.objective
+    counts = getattr(getattr(objective, "base", objective), "iterations", IterationCounts())
+    iterations = (counts.no_grad_min + counts.no_grad_max) / 2 + 3 * (counts.grad_min + counts.grad_max) / 2
+    return float(3 * (model.num_pre + model.num_post) + iterations * model.num_fp)
+
+
 def base_of(config: Training) -> MaskedCrossEntropy:
     """The masked cross entropy within an objective; a ValueError if nothing here counts what the objective does."""
     objective = config.objective

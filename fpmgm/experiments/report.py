@@ -47,7 +47,7 @@ class Report:
         for contestant in contestants:
             configs = {folder.name: (folder, config) for folder, config in configs_of(contestant, self.runs)}
             made = contestant.models(self.runs)
-            missing = {run: made[run] for run in configs if not _is_finished(*configs[run])}
+            missing = {run: made[run] for run in configs if not is_finished(*configs[run])}
             if contestant.start and (missing or contestant.is_base):
                 starts.append(contestant.start)
             work |= missing
@@ -135,7 +135,7 @@ def configs_of(contestant: Contestant, runs: Path) -> list[tuple[Path, Training]
     return [(folder, contestant.config(seed, folder)) for seed, folder in contestant.folders(runs)]
 
 
-def _is_finished(folder: Path, config: Training) -> bool:
+def is_finished(folder: Path, config: Training) -> bool:
     """Whether a run is there to its end; a ValueError if it has other settings."""
     before = settings_before(folder)
     if before is None or not is_written(folder):

@@ -3,13 +3,13 @@
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
+from fpmgm.experiments.costs import passes_of
 from fpmgm.experiments.report import configs_of
 from fpmgm.experiments.stages import LINES_FROM_START
 from fpmgm.experiments.text_mini.compared import jobs_of
 from fpmgm.experiments.text_mini.lines import STAGED
 from fpmgm.experiments.text_mini.page import Page
 from fpmgm.experiments.text_mini.section import Section
-from fpmgm.gradients import IterationCounts
 from fpmgm.post_training.consistency import Consistency
 from fpmgm.post_training.matching import Matching
 from fpmgm.post_training.sdtt import SelfDistillation
@@ -83,9 +83,7 @@ def seconds_of_run(config: Training, compute: str) -> float:
     model: Any = config.model
     data: Any = config.data
     objective: Any = config.objective
-    counts = getattr(getattr(objective, "base", objective), "iterations", IterationCounts())
-    iterations = (counts.no_grad_min + counts.no_grad_max) / 2 + 3 * (counts.grad_min + counts.grad_max) / 2
-    passes = 3 * (model.num_pre + model.num_post) + iterations * model.num_fp
     kind = 0 if model.num_fp else 1
-    update = passes * UPDATES.get(compute, UPDATES["float32"])[kind] / PASSES[kind] * FACTORS.get(type(objective), 1.0)
+    passes, factor = passes_of(config), FACTORS.get(type(objective), 1.0)
+    update = passes * UPDATES.get(compute, UPDATES["float32"])[kind] / PASSES[kind] * factor
     return float(update * config.updates * config.batch_size / 8 * data.length / 256)
