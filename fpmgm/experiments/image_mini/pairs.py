@@ -56,7 +56,6 @@ def _at(budget: int) -> Column:
 COLUMNS = (
     Column(title="line", value=lambda each: each.ours.words),
     Column(title="against", value=lambda each: each.theirs.words),
-    *map(_at, BUDGETS),
 )
 WORDS = (
     "The difference of two Fréchet distances, that of the line less that of the other: below 0, the line is nearer to "
@@ -103,4 +102,4 @@ def pairs_part(page: ImagePage, section: str, pairs: Sequence[Pair]) -> Part:
     found = compared(page, section, pairs)
     readings = {f"{each.ours.words} - {each.theirs.words}": each.readings for each in found if each.readings}
     words = f"{WORDS} {page.num_samples} samples, guidance of weight {page.cfg_weight:g}."
-    return Part(text=f"{words}\n\n{markdown(found, COLUMNS).rstrip()}", readings=readings)
+    return Part(text=f"{words}\n\n{markdown(found, [*COLUMNS, *map(_at, BUDGETS)]).rstrip()}", readings=readings)
