@@ -22,6 +22,7 @@ from fpmgm.experiments.image_mini.page import ImagePage
 from fpmgm.experiments.image_mini.quoted import FILE, quoted
 from fpmgm.experiments.image_mini.tables import FINDINGS
 from fpmgm.experiments.report import FOUND, ROWS, Report
+from fpmgm.experiments.reproduce import Reproduction
 from fpmgm.recipes import RECIPES
 from fpmgm.recipes.images import MINI
 from fpmgm.training import loop
@@ -79,6 +80,13 @@ def test_sections_are_listed_and_nothing_is_left_without_a_name(capsys: pytest.C
     found = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [words[0] for words in found] == [*whole.SECTIONS, "all"]
     assert {words[1] for words in found} == {"0"}
+
+
+def test_sizes_are_those_of_the_committed_page_and_other_reports_keep_their_own() -> None:
+    asked = whole.ImageMini()
+    sizes = f"--num-samples {asked.num_samples} --contest-samples {asked.contest_samples}"
+    assert f"    fpmgm reproduce image-mini {sizes} \\\n" in (COMMITTED / README).read_text()
+    assert Reproduction(report="injections").contest_samples == 86
 
 
 @pytest.mark.parametrize(

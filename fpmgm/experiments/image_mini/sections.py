@@ -208,7 +208,7 @@ def _kept_picture(
     return found
 
 
-PAIR_MINUTES, SPEED_MINUTES = 2.0, 12.0
+PAIR_MINUTES, SPEED_MINUTES = 2.0, 6.0
 """Of one core: a line of a pair at all budgets with 300 samples; all timings with 20 rounds."""
 
 
