@@ -15,6 +15,7 @@ from fpmgm.__main__ import main
 from fpmgm.experiments import plan
 from fpmgm.experiments.costs import (
     base_of,
+    optimiser_multiply_adds,
     parameters_of,
     pass_multiply_adds,
     saved_bytes,
@@ -61,6 +62,17 @@ def test_operations_of_an_update_are_those_that_torch_counts(recipe: str, rest: 
         update.gradients(no_grad, 4)
     counted = counter.get_total_flops()
     assert 2 * 8 * update_multiply_adds(config) == pytest.approx(counted, rel=0.05)  # masks are not quite the half
+
+
+@pytest.mark.parametrize("recipe", ["stories-fp", "stories-mdlm"])
+def test_operations_of_a_step_of_muon_are_those_that_torch_counts(recipe: str) -> None:
+    config = small(recipe, optim={"muon_precision": "float32"})
+    update = Updater(random_denoiser(config.network), 1, base_of(config), config.optim)
+    update.gradients(0, 2)
+    with FlopCounterMode(display=False) as counter:
+        update.optimiser.step()
+    assert 2 * optimiser_multiply_adds(config) == counter.get_total_flops()
+    assert optimiser_multiply_adds(small("poetry", optim={"kind": "adamw"})) == 0
 
 
 @pytest.mark.parametrize(("recipe", "rest"), [("poetry", False), ("poetry-mdlm", False), ("poetry", True)])

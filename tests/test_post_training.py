@@ -368,6 +368,17 @@ def test_a_run_reads_other_text_in_the_trained_symbols_of_the_model_it_starts_fr
     assert text_codec(load(folder)).is_alike(text_codec(load(fixed)))
 
 
+def test_fresh_weights_read_other_text_in_the_trained_symbols_of_their_teacher(
+    config: Training, fixed: str, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.txt"
+    other.write_text("quite another text, with words of its own\n" * 400)
+    data = replace(text_of(config), source=str(other))
+    objective = Consistency(teacher=fixed, distance="kl")
+    folder = train(replace(config, objective=objective, data=data, out=str(tmp_path / "fresh")), "test")
+    assert text_codec(load(folder)).is_alike(text_codec(load(fixed)))
+
+
 def test_a_teacher_that_reads_otherwise_than_the_start_is_refused_before_any_text_is_read(
     config: Training, fixed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -390,7 +401,8 @@ def test_a_teacher_whose_tokenizer_has_the_same_symbols_but_reads_otherwise_is_r
     replace(source, codec=TextCodec(tokenizer.to_str())).save(tmp_path / "lower")
     kl = Consistency(weight=0.1, teacher=str(tmp_path / "lower"), distance="kl")
     assert "has another tokenizer than init" in refused(config, init=fixed, objective=kl)
-    assert "has another tokenizer than the run" in refused(config, objective=kl)
+    other = replace(text_of(config), tokenizer="bpe-280")
+    assert "has another tokenizer than the run" in refused(config, objective=kl, data=other)
 
 
 def test_a_start_with_another_network_is_refused_before_any_text_is_read(

@@ -16,6 +16,8 @@ from fpmgm.post_training.consistency import SELF, Consistency
 from fpmgm.post_training.sdtt import SelfDistillation
 from fpmgm.randomness import generator
 from fpmgm.training.config import Training
+from fpmgm.training.muon import NUM_ROUNDS
+from fpmgm.training.optim import matrices_of
 from fpmgm.types import Batch
 
 FLOAT = 4
@@ -89,6 +91,15 @@ def update_multiply_adds(config: Training) -> float:
     forward = pass_multiply_adds(network, no_grad + grad, positions)
     backward = BACKWARD * pass_multiply_adds(network, grad, positions)
     return forward + backward + _teacher_passes(config) * forward
+
+
+def optimiser_multiply_adds(config: Training) -> float:
+    """Of the matrix products of one step of Muon, which every process makes whole; AdamW has none."""
+    if config.optim.kind != "muon":
+        return 0.0
+    with torch.device("meta"):
+        shapes = [sorted(matrix.shape) for matrix in matrices_of(config.network.build())]
+    return float(NUM_ROUNDS * sum(2 * short**2 * long + short**3 for short, long in shapes))
 
 
 def _everywhere(base: MaskedCrossEntropy, no_grad: float, grad: float) -> tuple[float, float]:

@@ -16,6 +16,7 @@ from fpmgm.experiments.costs import (
     asked_share,
     base_of,
     memory_of,
+    optimiser_multiply_adds,
     parameters_of,
     pass_multiply_adds,
     update_multiply_adds,
@@ -134,7 +135,7 @@ class Side:
     multiply_adds_token: float
     """Of a token in a pass forward, at the mean number of iterations, logits where tokens are masked."""
     update_multiply_adds: float
-    """Of a whole update, forward and backward."""
+    """Of a whole update, forward and backward, without the optimiser's own."""
     batch_size: int
     """Sequences in an update."""
     micro_batch: int
@@ -243,7 +244,8 @@ def _side(name: str, config: Training, asked: Asked, efficiency: float) -> Side:
     length = network.vocabulary.length
     memory = memory_of(config, micro_batch, mixed=asked.is_mixed)
     whole = config.batch_size * update_multiply_adds(config)
-    seconds = 2 * whole / (num * _peak(device, asked) * efficiency)
+    step = optimiser_multiply_adds(config)
+    seconds = 2 * (whole + processes * step) / (num * _peak(device, asked) * efficiency)
     return Side(
         recipe=name,
         blocks=str(network.cost),
@@ -311,7 +313,7 @@ def measured_efficiency(config: Training, asked: Asked) -> float:
     if device.name == CPU:
         torch.set_num_threads(num)
     network, base = config.network, base_of(config)
-    update = Updater(random_denoiser(network).to(place), asked.measure_batch, base)
+    update = Updater(random_denoiser(network).to(place), asked.measure_batch, base, config.optim)
     counts = (2, 4) if network.cost.fp else (0, 0)
 
     def run() -> None:
@@ -323,8 +325,9 @@ def measured_efficiency(config: Training, asked: Asked) -> float:
     positions = asked_share(base) * network.vocabulary.length
     forward = pass_multiply_adds(network, float(sum(counts)), positions)
     both = forward + 2 * pass_multiply_adds(network, float(counts[1]), positions)
+    whole = asked.measure_batch * both + optimiser_multiply_adds(config)
     devices = num if device.name == CPU else 1
-    return 2 * asked.measure_batch * both / seconds / (devices * _peak(device, asked))
+    return 2 * whole / seconds / (devices * _peak(device, asked))
 
 
 def _checked(run: Path, sides: tuple[Side, ...]) -> Checked:

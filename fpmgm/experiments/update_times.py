@@ -14,7 +14,6 @@ from fpmgm.evaluation.latency import interleave
 from fpmgm.experiments.workloads import Updater
 from fpmgm.gradients import IterationCounts
 from fpmgm.training.config import Training
-from fpmgm.training.optim import optimiser_of, set_learning_rate
 from fpmgm.training.sharding import mixed_precision
 
 REPEATS = 5
@@ -50,10 +49,8 @@ def _shares(config: Training) -> tuple[float, ...]:
 
 def _updates(config: Training, warm_start: float) -> Callable[[], None]:
     objective: Any = config.objective
-    denoiser = config.network.build()
-    updater = Updater(denoiser, config.batch_size, replace(objective, warm_start=warm_start))
-    updater.optimiser = optimiser_of(denoiser, config.optim)
-    set_learning_rate(updater.optimiser, 1e-6)
+    objective = replace(objective, warm_start=warm_start)
+    updater = Updater(config.network.build(), config.batch_size, objective, config.optim)
     return partial(_run, updater, mean_draws(objective.iterations), is_bf16=mixed_precision(config) == "bf16")
 
 

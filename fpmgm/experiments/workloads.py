@@ -21,6 +21,9 @@ from fpmgm.transitions import Ancestral, Transition
 from fpmgm.types import Batch, Labels
 
 OF_TEXT = MaskedCrossEntropy()
+OPTIM = OptimConfig()
+SLOW = 1e-6
+"""A learning rate at which random weights stay what they are, nearly."""
 
 
 def random_denoiser(config: NetworkConfig) -> Denoiser:
@@ -78,11 +81,17 @@ def _some_given(denoiser: Denoiser, share: float) -> list[int]:
 class Updater:
     """One update of the weights after another, on random tokens."""
 
-    def __init__(self, denoiser: Denoiser, batch_size: int, objective: MaskedCrossEntropy = OF_TEXT) -> None:
+    def __init__(
+        self,
+        denoiser: Denoiser,
+        batch_size: int,
+        objective: MaskedCrossEntropy = OF_TEXT,
+        optim: OptimConfig = OPTIM,
+    ) -> None:
         self.denoiser = denoiser.train()
         self.objective = objective
-        self.optimiser = optimiser_of(denoiser, OptimConfig(lr=1e-4))
-        set_learning_rate(self.optimiser, 1e-4)
+        self.optimiser = optimiser_of(denoiser, optim)
+        set_learning_rate(self.optimiser, SLOW)
         shape = (batch_size, denoiser.max_length)
         x = torch.randint(0, denoiser.vocab_size - 1, shape, generator=generator(0))
         device = next(denoiser.parameters()).device

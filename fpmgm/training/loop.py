@@ -48,7 +48,7 @@ from fpmgm.training.metrics import METRICS, Row, is_row, keep_metrics, read_metr
 from fpmgm.training.optim import moving_average, optimiser_of, set_learning_rate
 from fpmgm.training.order import Order, parts_of
 from fpmgm.training.sharding import accelerator_for, check_sharding, gather, shard, whole, whole_state, without_sync
-from fpmgm.training.start import check_named_models, first_weights, load_data, named_teacher, seen_before
+from fpmgm.training.start import check_named_models, first_weights, load_data, model_beside, named_teacher, seen_before
 from fpmgm.training.state import (
     TrainState,
     load_newest,
@@ -94,7 +94,7 @@ def train(
         if before is not None:
             check_same(folder, before, config)
         check_trained(folder)
-        data = load_data(config.data, config.source)  # one process makes it; the others wait outside any collective
+        data = load_data(config.data, model_beside(config))  # by one process; others wait outside any collective
         accelerator.wait_for_everyone()
         run = Run(config, folder, accelerator, data)  # what does not fit is refused, with nothing written
         run.resume()

@@ -75,7 +75,7 @@ def optimiser_of(denoiser: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
     """AdamW as MDLM sets it, or Muon; `set_learning_rate` before each update."""
     found: Any = getattr(denoiser, "injection", None)
     is_injection = {id(parameter) for parameter in found.parameters()} if found else set()
-    matrices = {id(matrix) for matrix in _matrices(denoiser)} if config.kind == "muon" else set()
+    matrices = {id(matrix) for matrix in matrices_of(denoiser)} if config.kind == "muon" else set()
     groups: list[dict[str, Any]] = []
     for multiple, is_inside in ((1.0, False), (config.injection_lr, True)):
         for is_matrix in (False, True):
@@ -103,7 +103,7 @@ def _muon_dtype(config: OptimConfig, device: torch.device) -> torch.dtype:
     return dtype_named(config.muon_precision)
 
 
-def _matrices(denoiser: nn.Module) -> Iterator[Tensor]:
+def matrices_of(denoiser: nn.Module) -> Iterator[Tensor]:
     """The weights of the linear layers that tokens pass in the blocks and in the injection."""
     for name, part in denoiser.named_modules():
         modulating: str | None = getattr(part, "modulating", None)

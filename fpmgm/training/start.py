@@ -76,8 +76,13 @@ def seen_before(config: Training) -> str:
     )
 
 
+def model_beside(config: Training) -> str:
+    """The model that a run must read text as: the one it starts from, else its teacher, else none."""
+    return config.source or _teacher_name(config)
+
+
 def load_data(data: DataConfig, source: str) -> Dataset:
-    """The data of a run that starts from the model `source`, if it does from any.
+    """The data of a run that must read text as the model `source` does, if there is one.
 
     A tokenizer that would be trained is that of the model, if the model has one of that name: a tokenizer of other text
     would have other symbols.
