@@ -35,7 +35,7 @@ LARGEST_WEIGHT = 10_000
 """Of a term of a loss."""
 
 
-def require_above(name: str, value: float, most: float) -> None:
+def require_above(name: str, value: int | float, most: int | float) -> None:
     """A ValueError unless 0 < value <= most; nan never is.
 
     >>> require_above("optim.lr", 1e9, LARGEST_RATE)
