@@ -86,8 +86,9 @@ class KilledError(Exception):
             marks=pytest.mark.slow,
         ),
         Matching(base_weight=0.1),
+        Matching(steps=(2, 4), remask="nested", first="base"),
     ],
-    ids=["self", "ema", "sdtt", "sdtt-ema", "matching-own", "matching"],
+    ids=["self", "ema", "sdtt", "sdtt-ema", "matching-own", "matching", "matching-nested"],
 )
 def test_a_stage_killed_in_any_round_ends_as_one_left_alone(
     config: Training, fixed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: AnyObjective
