@@ -12,6 +12,7 @@ from fpmgm.codecs import TextCodec
 from fpmgm.evaluation.judges import BUNDLED_JUDGE
 from fpmgm.evaluation.per_byte import HEADING, bytes_of, card_part, with_part
 from fpmgm.quickstart import stored_lines
+from fpmgm.recipes import RECIPES
 
 NAMES = sorted(folder.name for folder in BUNDLED.iterdir() if folder.is_dir())
 TEXTS = [name for name in NAMES if (BUNDLED / name / "tokenizer.json").is_file()]
@@ -81,6 +82,14 @@ def test_cards_have_bits_a_byte_of_the_model_of_5_grams_and_of_the_source(name: 
     share = kept["num_tokens"] / kept["num_bytes"] / math.log(2)
     assert kept["bits"] == pytest.approx(math.log(report(name)["value"]) * share)
     assert kept["source"] < kept["bits"] < kept["kneser_ney"] < 8
+
+
+@pytest.mark.parametrize("name", ["stories-fp", "stories-mdlm", "stories-judge"])
+def test_the_recipe_of_a_bundled_model_has_its_network_and_its_data(name: str) -> None:
+    model, recipe = load(name), RECIPES[name]
+    assert model.data == recipe.data
+    network: Any = model.config
+    assert {each: getattr(network, each) for each in vars(recipe.model)} == vars(recipe.model)
 
 
 def test_bytes_are_those_of_documents_without_their_ends() -> None:
