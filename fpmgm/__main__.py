@@ -26,7 +26,7 @@ commands:
   train RECIPE               train a model, or go on with a run that was stopped
   convert SOURCE DEST        make a fixed-point or plain model of an MDLM or MaskGIT, or the public form of ours
   sample [MODEL]             write text or draw images; without a name, the bundled text model writes
-  evaluate [MODEL ...]       measure models side by side: perplexities, diversity and cost; or benchmark tasks
+  evaluate [MODEL ...]       measure models side by side: at equal entropy, perplexities, diversity and cost; or tasks
   evaluate MODEL --tasks T   the questions of benchmarks, such as lambada and arc_easy, through lm-eval
   frontier MODEL ...         compare models at equal entropy, with intervals
   sweep PRESET [MODEL ...]   measure a grid of sampling settings, such as budgets, steps or reuse

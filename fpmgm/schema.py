@@ -29,6 +29,23 @@ def require(name: str, value: int | float, least: int, most: int | float = math.
         raise ValueError(f"{name} is {shortened(value)}; it must be {allowed}")
 
 
+LARGEST_RATE = 1
+"""Of learning rates."""
+LARGEST_WEIGHT = 10_000
+"""Of a term of a loss."""
+
+
+def require_above(name: str, value: int | float, most: int | float) -> None:
+    """A ValueError unless 0 < value <= most; nan never is.
+
+    >>> require_above("optim.lr", 1e9, LARGEST_RATE)
+    Traceback (most recent call last):
+    ValueError: optim.lr is 1000000000.0; it must be above 0 and at most 1
+    """
+    if not 0 < value <= most:
+        raise ValueError(f"{name} is {value}; it must be above 0 and at most {most:g}")
+
+
 def shortened(value: Any) -> str:
     """A value as a message shows it, on one line and not too long."""
     try:

@@ -3,7 +3,8 @@
 The half-precision weights are measured again, on all held-out sequences or so many of them. The card gains that report,
 and beside it two kinds of 5-gram models, of the tokens that training saw and of all it could have seen, unless the run
 is a stage that started from another model. The card of a model of images gains what a classifier says of its samples
-and of real images. Needs the data of the run.
+and of real images. Needs the data of the run. Afterwards, bundle_held_out.py, bundle_frontier.py and bundle_samples.py
+add what the card of a text model has besides.
 """
 
 import json

@@ -1,13 +1,18 @@
 """The bundled models: what their reports say, and that they are the models the reports are of."""
 
 import json
+import math
 from typing import Any
 
 import pytest
 import torch
 
 from fpmgm.checkpoint import BUNDLED, DEFAULT, load
+from fpmgm.codecs import TextCodec
+from fpmgm.evaluation.judges import BUNDLED_JUDGE
+from fpmgm.evaluation.per_byte import HEADING, bytes_of, card_part, with_part
 from fpmgm.quickstart import stored_lines
+from fpmgm.recipes import RECIPES
 
 NAMES = sorted(folder.name for folder in BUNDLED.iterdir() if folder.is_dir())
 TEXTS = [name for name in NAMES if (BUNDLED / name / "tokenizer.json").is_file()]
@@ -55,11 +60,49 @@ def test_the_quick_start_tells_what_the_source_found_in_the_default_model_and_in
     kept = json.loads((BUNDLED / DEFAULT / "report.json").read_text())["frontier"]
     near_one = {point["budget"]: point for point in kept["points"] if point["setting"] == 0.95}
     told = stored_lines()
-    assert told.startswith("Stored, not measured now: stories-source")
+    assert told.startswith("Stored, not measured now: in held-out stories")
+    assert "stories-source, which wrote the stories that were learned, finds" in told
     values = [near_one[budget]["metrics"]["perplexity_per_sample"]["value"] for budget in (24, 48, 96)]
-    assert f"{', '.join(f'{value:,.0f}' for value in values)} at budgets 24, 48, 96 (86 samples each" in told
-    assert "at temperature 0.95), MDLM's of " in told
+    assert f"{', '.join(f'{value:,.0f}' for value in values)} in samples at budgets 24, 48, 96 (86 each, " in told
+    assert "temperature 0.95), and " in told
     assert f"{kept['real']['metrics']['perplexity_per_sample']['value']:.1f} in stories of its own" in told
+
+
+def test_the_quick_start_tells_what_its_judge_found_in_held_out_stories_as_in_samples() -> None:
+    kept = json.loads((BUNDLED / BUNDLED_JUDGE / "report.json").read_text())["held_out"]
+    value = kept["metrics"]["perplexity_per_sample"]["value"]
+    assert kept["num_texts"] == 256
+    assert f"the same small model finds a perplexity of {value:.1f} (256 texts)" in stored_lines()
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_cards_have_bits_a_byte_of_the_model_of_5_grams_and_of_the_source(name: str) -> None:
+    kept = json.loads((BUNDLED / name / "report.json").read_text())["per_byte"]
+    assert card_part(kept, is_bound=name != BUNDLED_JUDGE) in (BUNDLED / name / "README.md").read_text()
+    share = kept["num_tokens"] / kept["num_bytes"] / math.log(2)
+    assert kept["bits"] == pytest.approx(math.log(report(name)["value"]) * share)
+    assert kept["source"] < kept["bits"] < kept["kneser_ney"] < 8
+
+
+@pytest.mark.parametrize("name", ["stories-fp", "stories-mdlm", "stories-judge"])
+def test_the_recipe_of_a_bundled_model_has_its_network_and_its_data(name: str) -> None:
+    model, recipe = load(name), RECIPES[name]
+    assert model.data == recipe.data
+    network: Any = model.config
+    assert {each: getattr(network, each) for each in vars(recipe.model)} == vars(recipe.model)
+
+
+def test_bytes_are_those_of_documents_without_their_ends() -> None:
+    codec = load(DEFAULT).codec
+    assert isinstance(codec, TextCodec)
+    one, two = (codec.encode(text) for text in ("Once upon a time", "The déjà"))
+    assert bytes_of([[codec.last, *one, codec.last, *two], one], codec) == 16 + 10 + 16
+
+
+def test_a_part_of_a_card_stands_before_the_frontier_and_replaces_the_one_of_before() -> None:
+    card = "# one\n\n## Frontier\n\nlines\n"
+    with_one = with_part(card, f"{HEADING}\n\nold\n")
+    assert with_part(with_one, f"{HEADING}\n\nnew\n") == f"# one\n\n{HEADING}\n\nnew\n\n## Frontier\n\nlines\n"
 
 
 @pytest.mark.parametrize("name", TEXTS)

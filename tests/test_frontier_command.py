@@ -13,6 +13,7 @@ import fpmgm
 from fpmgm.__main__ import main
 from fpmgm.checkpoint import Model, load
 from fpmgm.evaluation import sweep
+from fpmgm.evaluation.cells import Cell
 from fpmgm.evaluation.evaluator import evaluator_for
 from fpmgm.evaluation.frontier import compare
 from fpmgm.evaluation.frontier_asked import Frontiers
@@ -146,15 +147,78 @@ def test_a_report_keeps_the_frontier_of_a_model_and_its_card_shows_it(made: Path
         store_report(made, found.as_json(), "three")
 
 
-def test_evaluate_opens_with_the_frontier_if_it_is_asked_for(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["evaluate", *(str(made / name) for name in ("one", "two")), "--judge", str(made / "judge")]
-    words += ["--data", "", "--budgets", "6", "--num-samples", "8"]
-    assert main([*words, "--frontier"]) == 0
+def evaluation(made: Path, models: Sequence[str] = ("one", "two"), judge: str = "judge") -> list[str]:
+    words = ["evaluate", *(str(made / name) for name in models), "--judge", judge and str(made / judge)]
+    return [*words, "--data", "", "--budgets", "6", "--num-samples", "8"]
+
+
+def test_evaluate_opens_with_the_frontier_unless_it_is_turned_off(
+    made: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(evaluation(made)) == 0
     shown = capsys.readouterr().out
     assert 0 < shown.index("at equal entropy") < shown.index("samples a row")
-    assert "--frontier" not in shown
+    assert "one temperature each" not in shown
+    assert main([*evaluation(made), "--no-frontier"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "in pairs" not in shown
+    assert "Models are not compared at equal entropy here: --no-frontier was given." in shown
+
+
+@pytest.mark.parametrize(("models", "judge"), [(["one"], "judge"), (["one", "two"], "")])
+def test_evaluate_has_no_frontier_of_one_model_or_without_a_judge(
+    made: Path, capsys: pytest.CaptureFixture[str], models: Sequence[str], judge: str
+) -> None:
+    assert main(evaluation(made, models, judge)) == 0
+    told = capsys.readouterr()
+    assert "equal entropy" not in told.out
+    assert len([line for line in told.err.splitlines() if line.startswith("cell ")]) == len(models)
+
+
+def test_evaluate_samples_the_points_of_temperature_one_once(
+    made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sampled, measure = [], sweep.measure_cell
+
+    def counted(cell: Cell, protocol: sweep.Protocol) -> Any:
+        sampled.append((Path(cell.model).name, cell.sampling.temperature))
+        return measure(cell, protocol)
+
+    monkeypatch.setattr(sweep, "measure_cell", counted)
+    words = [*evaluation(made), "--out", str(made / "out"), "--json"]
     assert main(words) == 0
-    assert "--frontier compares models at equal entropy" in " ".join(capsys.readouterr().out.split())
+    found = json.loads(capsys.readouterr().out)
+    others = [(name, temperature) for name in ("one", "two") for temperature in (0.7, 0.8, 0.9, 1.1)]
+    assert sampled == [("one", None), ("two", None), *others]
+    rows = found["frontier"]["rows"]
+    for own, point in zip(found["samples"], (rows[3], rows[8]), strict=True):
+        assert (own["key"], own["metrics"]) == (point["key"], point["metrics"])
+        assert "per_sample" not in own
+    assert main(words) == 0
+    assert len(sampled) == 10  # nothing is measured again
+
+
+def test_evaluate_says_why_models_are_not_compared_at_equal_entropy(
+    made: Path, text_model: Model, small_model: Build, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network: Any = text_model.config
+    shapes: dict[str, Any] = {"vocab_size": network.vocab_size, "mask_id": network.mask_id, "length": 20}
+    replace(text_model, config=replace(network, **shapes), denoiser=small_model(**shapes)).save(made / "short")
+    assert main(evaluation(made, ["one", "short"])) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "write lengths of 24 and 20, so their entropies do not compare." in shown
+
+
+def test_evaluate_shows_its_table_if_frontiers_share_no_entropies(
+    made: Path, text_model: Model, small_model: Build, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network: Any = text_model.config
+    shapes = {"vocab_size": network.vocab_size, "mask_id": network.mask_id, "length": network.length}
+    replace(text_model, denoiser=small_model(seed=2, std=0.6, **shapes)).save(made / "farther")
+    assert main(evaluation(made, ["one", "farther"])) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "No shared entropies: at 6 blocks one has" in shown
+    assert "samples a row" in shown
 
 
 def test_frontiers_are_swept_along_top_p_too(made: Path) -> None:

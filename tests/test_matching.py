@@ -333,9 +333,11 @@ def everywhere(z: torch.Tensor) -> Places:
     [
         ({"fake_lr": 0.0}, "fake_lr is 0.0; it must be above 0"),
         ({"fake_lr": math.nan}, "fake_lr is nan"),
+        ({"fake_lr": 1.5}, "fake_lr is 1.5; it must be above 0 and at most 1"),
         ({"fake_updates": 0}, "fake_updates"),
         ({"fake_ema": 1.0}, "fake_ema is 1.0; it must be at least 0 and below 1"),
-        ({"base_weight": -1.0}, "base_weight is -1.0; it must be 0 or above"),
+        ({"base_weight": -1.0}, "base_weight is -1.0; it must be 0 to 10000"),
+        ({"base_weight": 1e12}, "base_weight is 1000000000000.0; it must be 0 to 10000"),
         ({"first": "base"}, "there are no steps of which one is the first"),
         ({"t_min": 0.0}, "t_min is 0.0; it must lie between 0 and 1"),
         ({"inputs": "own"}, "there are no steps; give some"),

@@ -15,6 +15,7 @@ from fpmgm.__main__ import main
 from fpmgm.backbones.dit import Network, as_mdlm, mdlm
 from fpmgm.checkpoint import load
 from fpmgm.codecs import TextCodec
+from fpmgm.data.stories_text import StoriesConfig
 from fpmgm.data.text import TextConfig, load_text
 from fpmgm.evaluation.held_out import text_codec
 from fpmgm.evaluation.likelihood import perplexity
@@ -85,8 +86,9 @@ class KilledError(Exception):
             marks=pytest.mark.slow,
         ),
         Matching(base_weight=0.1),
+        Matching(steps=(2, 4), remask="nested", first="base"),
     ],
-    ids=["self", "ema", "sdtt", "sdtt-ema", "matching-own", "matching"],
+    ids=["self", "ema", "sdtt", "sdtt-ema", "matching-own", "matching", "matching-nested"],
 )
 def test_a_stage_killed_in_any_round_ends_as_one_left_alone(
     config: Training, fixed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: AnyObjective
@@ -452,8 +454,9 @@ def test_settings_that_make_no_sense_are_refused(config: Training, changes: dict
 def test_shares_and_weights_out_of_range_are_refused() -> None:
     with pytest.raises(ValueError, match="must be a share of the run"):
         Consistency(warmup=5000.0)
-    with pytest.raises(ValueError, match="must be above 0, and finite"):
-        Consistency(weight=0.0)
+    for weight in (0.0, 1e5, math.nan):
+        with pytest.raises(ValueError, match=r"weight of the consistency is .*; it must be above 0 and at most 10000"):
+            Consistency(weight=weight)
     with pytest.raises(ValueError, match="past the end of the text; give fewer rounds or more first_steps"):
         SelfDistillation(rounds=5, first_steps=16)
 
@@ -464,7 +467,7 @@ def test_shares_and_weights_out_of_range_are_refused() -> None:
         ({"gap_min": 0.5}, "gaps are 0.5 to 0.3"),
         ({"gap_max": 1.5}, "gaps are 0.05 to 1.5"),
         ({"temperature": -1.0, "distance": "kl"}, "the temperature of the consistency is -1.0"),
-        ({"temperature": math.inf, "distance": "kl"}, "must be above 0, and finite"),
+        ({"temperature": math.inf, "distance": "kl"}, "must be above 0 and at most 10000"),
     ],
 )
 def test_a_wrong_setting_of_the_consistency_is_refused(settings: dict[str, Any], message: str) -> None:
@@ -489,6 +492,26 @@ def test_a_stage_has_the_settings_of_its_own_objective_and_no_others(
     recipe: str, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["train", recipe, *words]) == 2
+    captured = capsys.readouterr().err
+    assert captured.count("\n") == 1
+    assert message in captured
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["stories-fp", "--optim.lr", "1e9"], "optim.lr is 1000000000.0; it must be above 0 and at most 1"),
+        (["stories-fp", "--optim.lr", "1", "--optim.injection-lr", "2"], "optim.lr times optim.injection_lr is 2.0"),
+        (["stories-match", "--objective.fake-lr", "1e9"], "fake_lr is 1000000000.0; it must be above 0 and at most 1"),
+        (["stories-match", "--objective.base-weight", "1e12"], "base_weight is 1000000000000.0; it must be 0 to 10000"),
+        (["stories-cofre", "--objective.weight", "1e12"], "the weight of the consistency is 1000000000000.0"),
+    ],
+)
+def test_rates_and_weights_out_of_range_are_refused_before_a_corpus_is_made(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StoriesConfig, "load", lambda *_: pytest.fail("a corpus was made"))
+    assert main(["train", *words]) == 2
     captured = capsys.readouterr().err
     assert captured.count("\n") == 1
     assert message in captured

@@ -149,8 +149,9 @@ def test_validation_perplexity_has_an_error_and_is_that_of_the_saved_weights(con
 
 
 def test_a_loss_that_goes_bad_stops_the_run_and_says_what_to_lower(config: Training) -> None:
-    wild = replace(config, optim=replace(config.optim, lr=1e30, decay="constant", warmup=0), checkpoint_every=1)
-    with pytest.raises(FloatingPointError, match=r"lower --optim\.lr \(now 1e\+30\) or --optim\.clip"):
+    optim = replace(config.optim, lr=1.0, weight_decay=1e30, decay="constant", warmup=0)
+    wild = replace(config, optim=optim, checkpoint_every=1)
+    with pytest.raises(FloatingPointError, match=r"lower --optim\.lr \(now 1\.0\) or --optim\.clip"):
         train(wild, "test")
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from fpmgm.__main__ import main
+from fpmgm.cluster import Workers
 from fpmgm.experiments import tune as tuning
 from fpmgm.experiments.tune import Try, Tuning, axes_of, tune
 from fpmgm.recipes import RECIPES
@@ -58,8 +60,30 @@ def test_every_stage_starts_from_the_best_before_it_and_ranges_are_widened_at_th
     (tmp_path / "tune.jsonl").write_text("\n".join(lines[:-2]) + "\n")
     tune(asked)
     assert len(tried) == num + 2  # only what was lost
-    tune(replace(asked, widen=0, out=str(tmp_path / "narrow")))
+    assert "still lies at an end" not in text
+    narrow = tune(replace(asked, widen=0, out=str(tmp_path / "narrow"))).read_text()
+    assert "Kept: 2. It still lies at an end of its range after 0 rounds of widening" in narrow
     assert "blocks before and after 3" not in tried[num + 2 :]
+
+
+def test_workers_share_the_tries_of_a_stage_and_give_the_page_of_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stages: list[list[str]] = []
+
+    class Turned(Workers):
+        def run(self, work: Any, what: str, **hooks: Any) -> Any:
+            stages.append(list(work))
+            return super().run(dict(reversed(work.items())), what, **hooks)  # done in any order
+
+    monkeypatch.setattr(tuning, "_measured", made_up([]))
+    asked = Tuning(recipe="poetry", training=RECIPES["poetry"], updates=5, out=str(tmp_path / "one"))
+    page = tune(asked).read_text()
+    monkeypatch.setattr(Tuning, "open_workers", lambda *_: nullcontext(Turned()))
+    assert tune(replace(asked, workers=2, out=str(tmp_path / "two"))).read_text() == page
+    assert stages[0] == [f"blocks before and after {num}" for num in (1, 2)]
+    with pytest.raises(ValueError, match="workers is 0; it must be 1 to 1024"):
+        replace(asked, workers=0)
 
 
 def test_a_rate_at_which_the_loss_goes_bad_is_never_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from fpmgm.names import short_names
 GENERATIVE = "perplexity_per_sample"
 ONE_TEMPERATURE = (
     "These rows have one temperature each, and colder samples of any model have a lower generative perplexity. "
-    "--frontier compares models at equal entropy."
+    "Models are not compared at equal entropy here"
 )
 
 
@@ -59,8 +59,8 @@ def run_evaluate(command: EvaluateCommand) -> None:
         _print_validation(console, each)
     columns = measured_columns(found.samples, is_short=True)
     print_rows(console, found.samples, (*COSTS, *columns))
-    if len(command.models) > 1 and found.frontier is None and GENERATIVE in found.samples[0].metrics:
-        console.print(ONE_TEMPERATURE)
+    if len(command.models) > 1 and found.frontier is None and found.samples and GENERATIVE in found.samples[0].metrics:
+        console.print(f"{ONE_TEMPERATURE}: {found.why_apart or '--no-frontier was given'}.")
     if found.matched:
         console.print(f"At the entropy of {short_names(command.models)[command.models[0]]}, by {command.match}:")
         print_rows(console, found.matched, (*COSTS[:2], *MATCHED, *columns))

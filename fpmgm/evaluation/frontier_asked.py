@@ -145,6 +145,12 @@ def check_alike(models: Sequence[str]) -> None:
     """A ValueError if models do not all write text of the same symbols and length: their entropies do not compare."""
     if kind_of(models) != TEXT:
         raise ValueError(f"a frontier is made of texts, and {models[0]} draws images; give models that write")
+    if why := why_apart(models):
+        raise ValueError(f"{why}; give models of one tokenizer and length")
+
+
+def why_apart(models: Sequence[str]) -> str:
+    """Why the entropies of text models do not compare; empty if they do."""
     alike: dict[str, tuple[Any, int]] = {}
     for model in models:
         folder = find_folder(model)
@@ -155,7 +161,5 @@ def check_alike(models: Sequence[str]) -> None:
     for model, (symbols, length) in alike.items():
         if (symbols, length) != alike[first]:
             what = f"lengths of {alike[first][1]} and {length}" if length != alike[first][1] else "other symbols"
-            raise ValueError(
-                f"{first} and {model} write {what}, so their entropies do not compare; give models of one tokenizer "
-                "and length"
-            )
+            return f"{first} and {model} write {what}, so their entropies do not compare"
+    return ""

@@ -136,17 +136,13 @@ def _real_of(line: Mapping[str, Any]) -> RealText:
 
 
 def compared(asked: Frontiers, rows: Sequence[Row], real: RealText | None) -> Found:
-    """Every pair of frontiers at every budget; a ValueError with both ranges if no two share any entropy."""
+    """Every pair of frontiers at every budget."""
     lines = _by_line(asked, rows)
     found = [
         compare(ours, theirs, band=real.band if real else None)
         for budget in asked.budgets
         for ours, theirs in combinations((lines[line.name, budget] for line in asked.lines), 2)
     ]
-    if found and all(pair.ratio is None for pair in found):
-        raise ValueError(
-            f"no two frontiers share {NARROWEST} nats of entropy or more: {apart(found[0])}; give more --temperatures"
-        )
     return Found(
         asked=asked,
         pairs=(*found, *(pair.turned() for pair in found)),
@@ -154,6 +150,15 @@ def compared(asked: Frontiers, rows: Sequence[Row], real: RealText | None) -> Fo
         rows=tuple(rows),
         real=real,
     )
+
+
+def check_meeting(found: Found) -> None:
+    """A ValueError with both ranges if there are pairs, and no two frontiers share any entropy."""
+    if found.pairs and all(pair.ratio is None for pair in found.pairs):
+        raise ValueError(
+            f"no two frontiers share {NARROWEST} nats of entropy or more: {apart(found.pairs[0])}; give more "
+            "--temperatures"
+        )
 
 
 def apart(pair: Pair) -> str:

@@ -15,9 +15,10 @@ from fpmgm.evaluation.chosen import chosen_evaluator
 from fpmgm.evaluation.evaluator import Evaluator
 from fpmgm.evaluation.frontier import Frontier
 from fpmgm.evaluation.frontier_asked import TEMPERATURES, Frontiers, check_alike
-from fpmgm.evaluation.frontier_found import Found, compared, real_text
+from fpmgm.evaluation.frontier_found import Found, check_meeting, compared, real_text
 from fpmgm.evaluation.frontier_page import write_page
-from fpmgm.evaluation.sweep import Protocol, prepare, run_sweep
+from fpmgm.evaluation.rows import Row, append_row, read_rows
+from fpmgm.evaluation.sweep import Protocol, key_of, prepare, run_sweep
 from fpmgm.generation import generate
 from fpmgm.names import check_names
 from fpmgm.progress import tracked
@@ -41,8 +42,18 @@ def frontier(
     return run_frontiers(Frontiers(models=names, **settings), on_cell=on_cell)
 
 
-def run_frontiers(asked: Frontiers, *, on_cell: Callable[[Cell, int, int], None] | None = None) -> Found:
-    """Measure what is missing, compare every pair, and write the page if there is a folder for it."""
+def run_frontiers(
+    asked: Frontiers,
+    *,
+    on_cell: Callable[[Cell, int, int], None] | None = None,
+    known: Sequence[tuple[Cell, Row]] = (),
+    must_meet: bool = True,
+) -> Found:
+    """Measure what is missing, compare every pair, and write the page if there is a folder for it.
+
+    `known` are cells that were measured elsewhere: a point of the same samples is not measured again. With `must_meet`,
+    it is a ValueError if no two frontiers share any entropy.
+    """
     models = [model for line in asked.lines for model in line.models]
     check_alike(models)
     evaluator = chosen_evaluator(models, judge=asked.judge, device=asked.device, convention=asked.convention)
@@ -58,9 +69,21 @@ def run_frontiers(asked: Frontiers, *, on_cell: Callable[[Cell, int, int], None]
         prepare(cells, protocol)  # what is wrong with settings or judge is said before anything is sampled
         folder = Path(asked.out or scratch)
         real = real_text(asked, models[0], evaluator, folder / REAL) if asked.data else None
+        _take_over(known, cells, protocol, folder / ROWS)
         rows = run_sweep(cells, protocol, folder / ROWS, on_cell=on_cell, workers=workers)
     found = compared(asked, rows, real)
+    if must_meet:
+        check_meeting(found)
     return replace(found, files=tuple(write_page(found, Path(asked.out)))) if asked.out else found
+
+
+def _take_over(known: Sequence[tuple[Cell, Row]], cells: Sequence[Cell], protocol: Protocol, file: Path) -> None:
+    """Add the rows that are wanted and were measured elsewhere to a file, unless it has them."""
+    wanted = {key_of(cell, protocol) for cell in cells} - {row.key for row in read_rows(file)}
+    for cell, row in known:
+        key = key_of(cell, protocol)
+        if key in wanted and row.per_sample:
+            append_row(file, replace(row, key=key))
 
 
 def sampled_frontier(

@@ -14,9 +14,9 @@ from fpmgm.cluster import OnWorkers, Workers
 from fpmgm.data import Dataset
 from fpmgm.devices import OnDevice
 from fpmgm.evaluation.cells import Cell, budget_cells
-from fpmgm.evaluation.chosen import IMAGE, chosen_evaluator, kind_of
+from fpmgm.evaluation.chosen import IMAGE, TEXT, chosen_evaluator, kind_of
 from fpmgm.evaluation.evaluator import ConventionName, Evaluator, Validation
-from fpmgm.evaluation.frontier_asked import Frontiers, check_alike
+from fpmgm.evaluation.frontier_asked import Frontiers, why_apart
 from fpmgm.evaluation.frontier_found import Found
 from fpmgm.evaluation.frontiers import run_frontiers
 from fpmgm.evaluation.held_out import (
@@ -88,9 +88,9 @@ class Evaluation(OnDevice, OnWorkers):
     match: Literal["", "temperature", "top_p"] = ""
     """Also sample all models except the first with this setting changed until their entropy is that of the first. If it
     is empty, nothing is changed."""
-    frontier: bool = False
-    """Also compare all models in pairs at equal entropy, as `fpmgm frontier` does. This takes five times as many
-    samples."""
+    frontier: bool = True
+    """Compare two or more models of text in pairs at equal entropy, as `fpmgm frontier` does, if samples are judged.
+    Each model is sampled at four temperatures more at each budget, so that sampling takes five times as long."""
     against: str = ""
     """One of the models: the ratio of every other one's generative perplexity to its own, at each budget, with an
     interval by a paired bootstrap. If it is empty, there are no ratios."""
@@ -172,7 +172,9 @@ class Evaluated:
     matched: tuple[Row, ...]
     """Of all models but the first, at its entropy; empty if it was not asked for."""
     frontier: Found | None = None
-    """All models at equal entropy; None if it was not asked for."""
+    """All models at equal entropy; None if it was not asked for, or if entropies do not compare."""
+    why_apart: str = ""
+    """Why there is no frontier though it was asked for; empty otherwise."""
     paired: tuple[PairedRatio, ...] = ()
     """Every other model against the one that was asked for, at each budget; then at its entropy, if that was matched.
     Empty if it was not asked for."""
@@ -184,8 +186,8 @@ class Evaluated:
         """The same as JSON can hold it."""
         return {
             "validation": [asdict(each) for each in self.validation],
-            "samples": [as_json(row) for row in self.samples],
-            "matched": [as_json(row) for row in self.matched],
+            "samples": [as_json(replace(row, per_sample={})) for row in self.samples],
+            "matched": [as_json(replace(row, per_sample={})) for row in self.matched],
             "paired": [asdict(pair) for pair in self.paired],
             **({} if self.frontier is None else {"frontier": self.frontier.as_json()}),
             "references": {
@@ -221,41 +223,54 @@ def run_evaluation(
 ) -> Evaluated:
     """All that an evaluation asks for."""
     evaluator = asked.evaluator
+    apart = why_apart(asked.models) if _has_frontier(asked) else ""
+    frontiers = _frontiers(asked) if _has_frontier(asked) and not apart else None
     protocol = Protocol(
         num_samples=asked.num_samples,
         evaluator=evaluator,
         device=asked.device,
         dtype=asked.dtype,
-        keeps_samples=bool(asked.against),
+        keeps_samples=bool(asked.against or frontiers),
     )
     with TemporaryDirectory() as scratch, asked.open_workers(asked.device) as workers:
         folder = Path(asked.out or scratch)
         file = folder / "samples.jsonl"
         measure = partial(run_sweep, protocol=protocol, file=file, on_cell=on_cell, workers=workers)
         cells = list(budget_cells(asked.models, Sampling(seed=asked.seed), asked.budgets))
-        if asked.frontier:
-            check_alike(asked.models)
         prepare(cells, protocol)  # what is wrong with settings, judge or text is said before anything is sampled
         validation = _validations(asked, evaluator, on_model, workers) if asked.data else []
         rows = measure(cells)
         matched = measure(_matched_cells(asked, cells, rows))
-        frontier = run_frontiers(_frontiers(asked), on_cell=on_cell) if asked.frontier else None
+        frontier = None
+        if frontiers:
+            known = list(zip(cells, rows, strict=True))
+            try:
+                frontier = run_frontiers(frontiers, on_cell=on_cell, known=known, must_meet=False)
+            except ValueError as error:  # such as samples at a low temperature that are all empty
+                apart = str(error)
         references = evaluator.references(load(asked.models[0], device=asked.device), asked.num_samples)
         found = Evaluated(
             validation=tuple(validation),
             samples=tuple(rows),
             matched=tuple(matched),
             frontier=frontier,
+            why_apart=apart,
             paired=tuple(_paired(asked, rows, matched)),
             references=references,
         )
         return replace(found, files=tuple(_write(folder, found, evaluator))) if asked.out else found
 
 
+def _has_frontier(asked: Evaluation) -> bool:
+    """Whether there are several models whose texts are judged, and their frontiers are asked for."""
+    is_judged = bool(asked.judge and asked.budgets)
+    return asked.frontier and is_judged and len(set(asked.models)) > 1 and kind_of(asked.models) == TEXT
+
+
 def _frontiers(asked: Evaluation) -> Frontiers:
-    """The frontiers that an evaluation asks for."""
+    """The frontiers of an evaluation: the points of temperature 1 are its own cells."""
     return Frontiers(
-        models=asked.models,
+        models=tuple(dict.fromkeys(asked.models)),
         budgets=asked.budgets,
         seeds=(asked.seed,),
         num_samples=asked.num_samples,

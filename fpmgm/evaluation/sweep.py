@@ -140,7 +140,9 @@ def _distinct(protocols: Iterable[Protocol]) -> list[Protocol]:
 
 def announce(cell: Cell, index: int, total: int) -> None:
     """Say on standard error which cell is being measured, or was by another process: an `on_cell`."""
-    print(f"cell {index + 1} of {total}: {cell.model} at {cell.sampling.budget}", file=sys.stderr)
+    how = cell.sampling
+    setting = "" if how.temperature is None else f", temperature {how.temperature}"
+    print(f"cell {index + 1} of {total}: {cell.model} at {how.budget}{setting}", file=sys.stderr)
 
 
 def prepare(cells: Sequence[Cell], protocol: Protocol) -> None:

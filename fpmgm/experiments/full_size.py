@@ -95,7 +95,7 @@ OWT = Whole(
             command=(
                 *("evaluate", *PLAIN_MODELS, *FP_MODELS, "--budgets", *_words((*BUDGETS, 1536, 3072))),
                 *("--num-samples", "1024", *JUDGED, "--masking", "log-linear", "--against", PLAIN_MODELS[0]),
-                *("--out", "results/owt/main"),
+                *("--no-frontier", "--out", "results/owt/main"),
             ),
             samples={
                 "owt-mdlm": (3 * 1024, (*BUDGETS, 1536, 3072)),
@@ -114,7 +114,7 @@ OWT = Whole(
             name="MAUVE",
             command=(
                 *("evaluate", "runs/owt-mdlm/model", "runs/owt-cofre/model", "--budgets", *_words(BUDGETS)),
-                *("--num-samples", "5000", *JUDGED, "--mauve", "--out", "results/owt/mauve"),
+                *("--num-samples", "5000", *JUDGED, "--mauve", "--no-frontier", "--out", "results/owt/mauve"),
             ),
             samples={"owt-mdlm": (5000, BUDGETS), "owt": (5000, BUDGETS)},
         ),

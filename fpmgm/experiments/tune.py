@@ -9,9 +9,11 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from fpmgm.cluster import OnWorkers, Workers
 from fpmgm.devices import device_named
 from fpmgm.evaluation.cells import Cell
 from fpmgm.evaluation.chosen import chosen_evaluator
@@ -38,11 +40,12 @@ BY_MACHINE = ("out", "device", "trackers", "micro_batch_size")
 COUNTS = ((0, 2, 1, 3), (0, 3, 2, 4), (0, 4, 3, 6), (0, 6, 4, 8), (0, 8, 6, 12))
 """Iterations without and with gradients, from fewest to most: those of the paper's table, and two beyond."""
 MOST_BLOCKS = 8
+AT_END = " It still lies at an end of its range after {} rounds of widening, so a better value may lie beyond."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tuning:
-    """Tune a recipe in stages. Started again, it goes on where it was stopped."""
+class Tuning(OnWorkers):
+    """Tune a recipe in stages. Started again, it goes on where it was stopped. Workers share the tries of a stage."""
 
     recipe: str
     training: Training
@@ -69,6 +72,7 @@ class Tuning:
     def __post_init__(self) -> None:
         choose("recipe", self.recipe, RECIPES)
         device_named(self.device)
+        self.check_workers()
         for name, least in (("updates", 0), ("widen", 0), ("budget", 1), ("seed", 0)):
             require(name, getattr(self, name), least)
         if not axes_of(self.training):
@@ -111,6 +115,16 @@ class Try:
     updates: int
     seconds: float
     """Of all updates."""
+
+
+class Best(NamedTuple):
+    """What a stage found."""
+
+    value: Any
+    tries: list[Try]
+    """Of all values, in their order."""
+    is_at_end: bool
+    """Whether better values may lie beyond the range, which was not widened further."""
 
 
 def axes_of(config: Training) -> tuple[Axis, ...]:
@@ -220,46 +234,62 @@ def tune(asked: Tuning) -> Path:
     config = replace(asked.training, seed=asked.seed, updates=asked.updates or asked.training.updates)
     tries: list[Try] = []
     chosen: dict[str, str] = {}
-    for axis in axes_of(config):
-        value, found = _best(axis, config, asked)
-        config = axis.apply(config, value)
-        tries += found
-        chosen[axis.name] = _told(value)
-        _write(asked, tries, chosen, config)
+    with asked.open_workers(asked.device) as workers:
+        for axis in axes_of(config):
+            best = _best(axis, config, asked, workers)
+            config = axis.apply(config, best.value)
+            tries += best.tries
+            chosen[axis.name] = f"{_told(best.value)}.{AT_END.format(asked.widen) if best.is_at_end else ''}"
+            _write(asked, tries, chosen, config)
     return asked.folder / PAGE
 
 
-def _best(axis: Axis, config: Training, asked: Tuning) -> tuple[Any, list[Try]]:
-    """The best value of a stage and all that were tried, in order; the range is widened while the best is at an end."""
+def _best(axis: Axis, config: Training, asked: Tuning, workers: Workers) -> Best:
+    """The best value of a stage and all that were tried; the range is widened while the best is at an end."""
     values = list(axis.values)
     for widened in range(asked.widen + 1):
-        found = [_tried(axis, value, config, asked) for value in values]
+        found = _tried(axis, values, config, asked, workers)
         place = min(range(len(values)), key=lambda index: _rank(found[index]))
         below = axis.below(values[0]) if place == 0 else None
         above = axis.above(values[-1]) if place == len(values) - 1 else None
-        if widened == asked.widen or (below is None and above is None):
+        is_at_end = below is not None or above is not None
+        if widened == asked.widen or not is_at_end:
             break
         values = [*([below] if below is not None else []), *values, *([above] if above is not None else [])]
-    return values[place], found
+    return Best(values[place], found, is_at_end)
 
 
 def _rank(found: Try) -> float:
     return float("inf") if found.score is None else found.score
 
 
-def _tried(axis: Axis, value: Any, config: Training, asked: Tuning) -> Try:
-    """A try, from the file of results if it is there."""
-    config = axis.apply(config, value)
-    key = _key(config, asked)
+def _tried(axis: Axis, values: Sequence[Any], config: Training, asked: Tuning, workers: Workers) -> list[Try]:
+    """The tries of a stage, from the file of results if they are there; workers share the others."""
     file = asked.folder / RESULTS
-    for line in read_lines(file):
-        if line.get("key") == key:
-            return Try(**{name: line[name] for name in Try.__dataclass_fields__} | {"stage": axis.name})
-    print(f"{axis.name} {_told(value)}", file=sys.stderr)
-    run = Path(asked.runs) / asked.recipe / f"{slug(axis.name)}-{slug(_told(value))}-{key[:8]}"
-    found = _measured(replace(config, out=str(run)), asked, key=key, stage=axis.name, value=_told(value))
-    append(file, {**asdict(found), **provenance()})
-    return found
+    known = {line.get("key"): line for line in read_lines(file)}
+    found = {
+        key: Try(**{name: line[name] for name in Try.__dataclass_fields__} | {"stage": axis.name})
+        for key, line in known.items()
+    }
+    keys = [_key(axis.apply(config, value), asked) for value in values]
+    work = {
+        f"{axis.name} {_told(value)}": partial(_try, axis.name, _told(value), axis.apply(config, value), asked, key)
+        for key, value in zip(keys, values, strict=True)
+        if key not in found
+    }
+
+    def keep(_: str, done: Try) -> None:
+        found[done.key] = done
+        append(file, {**asdict(done), **provenance()})
+
+    workers.run(work, "tries", on_turn=lambda name: print(name, file=sys.stderr), on_done=keep)
+    return [found[key] for key in keys]
+
+
+def _try(stage: str, value: str, config: Training, asked: Tuning, key: str) -> Try:
+    """Train and measure in a folder of its own; a worker may do it."""
+    run = Path(asked.runs) / asked.recipe / f"{slug(stage)}-{slug(value)}-{key[:8]}"
+    return _measured(replace(config, out=str(run)), asked, key=key, stage=stage, value=value)
 
 
 def _key(config: Training, asked: Tuning) -> str:
@@ -328,6 +358,6 @@ def _write(asked: Tuning, tries: Sequence[Try], chosen: dict[str, str], config: 
     ]
     for name, value in chosen.items():
         own = [each for each in tries if each.stage == name]
-        parts.append(f"## {name.capitalize()}\n\nKept: {value}.\n\n{markdown(own, columns)}")
+        parts.append(f"## {name.capitalize()}\n\nKept: {value}\n\n{markdown(own, columns)}")
     write_text(asked.folder / PAGE, "\n\n".join(parts) + "\n")
     write_json(asked.folder / CHOSEN, settings_of(replace(config, out="")))

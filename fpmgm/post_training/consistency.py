@@ -3,7 +3,6 @@
 The teacher is the network itself (the paper's L_CONS), its moving average, or a frozen model (the paper's adaptation).
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -18,6 +17,7 @@ from fpmgm.masking import cleaner_times, mask_schedule_by_name, nested_below
 from fpmgm.names import choose
 from fpmgm.objectives import WHOLE, Losses, MaskedCrossEntropy, Moment, Noise, in_parts
 from fpmgm.post_training.teachers import divergence, kl_backward, log_probabilities, teacher_features
+from fpmgm.schema import LARGEST_WEIGHT, require_above
 from fpmgm.types import Batch, Chosen, Features, Logits, PerChoice, PerSequence, Places, Positions, Tokens
 
 SELF, EMA, INIT = "self", "ema", "init"
@@ -96,10 +96,7 @@ class Consistency:
         choose("positions", self.positions, {"student-masked": None, "both-masked": None})
         choose("targets", self.targets, {"subs": None, "raw": None})
         for name in ("weight", "temperature"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(
-                    f"the {name} of the consistency is {getattr(self, name)}; it must be above 0, and finite"
-                )
+            require_above(f"the {name} of the consistency", getattr(self, name), LARGEST_WEIGHT)
         if not 0 <= self.warmup <= 1:
             raise ValueError(f"the warmup of the consistency is {self.warmup}; it must be a share of the run, 0 to 1")
         if self.temperature != 1 and self.distance not in ("kl", "kl-bwd"):

@@ -7,7 +7,6 @@ lowered. For one position this is the gradient of KL(student || teacher). With m
 as given: no gradient passes through the tokens that were drawn.
 """
 
-import math
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -23,7 +22,7 @@ from fpmgm.objectives import WHOLE, Losses, MaskedCrossEntropy, Moment, Noise, i
 from fpmgm.post_training.rollout import Rollout
 from fpmgm.post_training.teachers import difference, drawn_tokens, log_probabilities, teacher_features
 from fpmgm.reuse import ReuseName, reuse_by_name
-from fpmgm.schema import require
+from fpmgm.schema import LARGEST_RATE, LARGEST_WEIGHT, require, require_above
 from fpmgm.solvers import solver_by_name
 from fpmgm.types import Batch, Features, Hidden, PerSequence, Places, Positions, Solved, Tokens, Uniforms
 
@@ -107,14 +106,12 @@ class Matching:
         self._check_used()
 
     def _check_numbers(self) -> None:
-        if not 0 < self.fake_lr < math.inf:
-            raise ValueError(f"fake_lr is {self.fake_lr}; it must be above 0, and finite")
+        require_above("fake_lr", self.fake_lr, LARGEST_RATE)
         if not 0 <= self.fake_ema < 1:
             raise ValueError(f"fake_ema is {self.fake_ema}; it must be at least 0 and below 1")
         if not 0 < self.t_min < 1:
             raise ValueError(f"t_min is {self.t_min}; it must lie between 0 and 1, such as 0.02")
-        if not 0 <= self.base_weight < math.inf:
-            raise ValueError(f"base_weight is {self.base_weight}; it must be 0 or above, and finite")
+        require("base_weight", self.base_weight, 0, LARGEST_WEIGHT)
 
     def _check_used(self) -> None:
         """A ValueError if a setting would do nothing, or lacks what it needs."""

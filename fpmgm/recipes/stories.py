@@ -9,7 +9,8 @@ fpmgm train stories-fp-warm      the same, and in half of the updates the solver
 fpmgm train stories-mdlm         MDLM, 12 blocks, as many updates
 fpmgm train stories-judge        a small causal model, to judge samples with
 
-They compute in bfloat16 where the device has instructions for it, else in float32. The paper's injection is
+They compute in bfloat16 where the device has instructions for it, else in float32; the judge always in float32, on a
+corpus of 1,580,000 tokens of the source. The paper's injection is
 --model.injection mlp --model.injection-start mean.
 Stages start from the bundled base models:
 
@@ -81,10 +82,12 @@ STORIES_MDLM = replace(STORIES_FP, model=DEEP)
 
 STORIES_JUDGE = replace(
     STORIES_FP,
-    data=replace(STORIES, tokenizer="source"),
+    data=replace(STORIES, size=1_580_000, tokenizer="source"),
     model=replace(DEEP, width=128, num_heads=4, num_pre=5, is_causal=True, embedding_start="auto"),
     objective=NextToken(),
+    optim=replace(STORIES_FP.optim, muon_precision="float32"),  # as the bundled judge was trained
     updates=2000,
+    mixed_precision="no",
 )
 
 STAGE = replace(

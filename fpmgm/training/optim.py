@@ -11,6 +11,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from fpmgm.devices import dtype_named, has_fast_bfloat16
 from fpmgm.names import choose
+from fpmgm.schema import LARGEST_RATE, require_above
 from fpmgm.training.muon import Muon
 
 Tensors = tuple[Tensor, ...] | list[Tensor]
@@ -30,7 +31,7 @@ class OptimConfig:
     processor is fast at it, and are within 2 % of those in float32. With auto, they are in bfloat16 there only. Unused
     by AdamW."""
     lr: float = 3e-4
-    """The learning rate."""
+    """The learning rate, at most 1."""
     beta1: float = 0.9
     """The decay of the mean of gradients in AdamW."""
     beta2: float = 0.999
@@ -52,9 +53,10 @@ class OptimConfig:
         choose("optimiser", self.kind, {"adamw": None, "muon": None})
         choose("muon_precision", self.muon_precision, dict.fromkeys(("auto", "float32", "bfloat16")))
         choose("learning-rate decay", self.decay, {"constant": None, "cosine": None})
-        for name in ("lr", "injection_lr", "clip"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"optim.{name} is {getattr(self, name)}; it must be above 0, and finite")
+        require_above("optim.lr", self.lr, LARGEST_RATE)
+        require_above("optim.lr times optim.injection_lr", self.lr * self.injection_lr, LARGEST_RATE)
+        if not 0 < self.clip < math.inf:
+            raise ValueError(f"optim.clip is {self.clip}; it must be above 0, and finite")
         for name in ("weight_decay", "warmup"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"optim.{name} is {getattr(self, name)}; it must be 0 or above, and finite")

@@ -9,6 +9,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from fpmgm.codecs.image_tokenizer import to_signed
 from fpmgm.objectives import WHOLE, Losses, Moment, WithoutTeacher
+from fpmgm.schema import LARGEST_WEIGHT, require
 from fpmgm.types import Batch, Tokens
 
 
@@ -39,8 +40,7 @@ class Reconstruction(WithoutTeacher):
 
     def __post_init__(self) -> None:
         for name in ("absolute", "commitment"):
-            if not 0 <= getattr(self, name) < 1e6:
-                raise ValueError(f"objective.{name} is {getattr(self, name)}; it must be a number, 0 or more")
+            require(f"objective.{name}", getattr(self, name), 0, LARGEST_WEIGHT)
 
     def draw(self, denoiser: Any, batch: Tokens | Batch, *, rng: Generator, moment: Moment = WHOLE) -> Rows:
         return Rows(num_images=len(Batch.of(batch).x))

@@ -1,5 +1,6 @@
 """The documentation: every command in it is understood, every page is in the navigation, and the README is short."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import fpmgm
 from fpmgm import __main__ as command_line
 from fpmgm.checkpoint import BUNDLED, DEFAULT
 from fpmgm.commands import prepare
+from fpmgm.experiments.text_mini.whole import PARTS, SECTIONS
 from tests.documentation import DOCS, ROOT, Command, commands, pages
 from tests.end_to_end.test_docs import ELSEWHERE, PAGES_ELSEWHERE, is_run
 
@@ -114,3 +116,15 @@ def test_the_readme_opens_with_exactly_two_commands_and_ci_runs_the_second() -> 
     first, second, *_ = commands(ROOT / "README.md")
     assert [first.arguments, second.arguments] == [["quickstart"], ["test"]]
     assert 'run" test' in (ROOT / ".ci" / "run").read_text()
+
+
+def test_no_row_of_the_map_waits_for_a_section_of_text_mini_that_is_there() -> None:
+    there = set(json.loads((DOCS / "results" / "text-mini" / PARTS).read_text())["parts"])
+    rows = [line for line in (DOCS / "map.md").read_text().splitlines() if "`fpmgm reproduce text-mini`" in line]
+    assert len(rows) > 20
+    for row in rows:
+        named = set(re.findall(r"\[([a-z-]+)\]\(results/text-mini/README\.md\)", row))
+        assert named, row
+        assert named <= set(SECTIONS), row
+        if "waits" in row.rsplit(" | ", 1)[1]:
+            assert not named & there, row

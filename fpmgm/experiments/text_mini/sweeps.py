@@ -86,8 +86,8 @@ def _allocations(page: Page) -> Part:
     found = measured(page, tables)
     lines = overall(found, tables)
     text = [
-        f"{how_many(tables[0])} The means are over all budgets and kinds of reuse. The shapes of `cosine` and "
-        "`front-loaded` are ours: the paper does not give them.",
+        f"{how_many(tables[0])} The means are over all budgets and kinds of reuse. All shapes but `fixed` are "
+        "ours: the paper names them and gives no formula.",
         markdown(lines, OVERALL).rstrip(),
     ]
     part = Part(text="\n\n".join(text))
