@@ -11,7 +11,8 @@ import fpmgm
 from fpmgm import __main__ as command_line
 from fpmgm.checkpoint import BUNDLED, DEFAULT
 from fpmgm.commands import prepare
-from fpmgm.experiments.text_mini.whole import PARTS, SECTIONS
+from fpmgm.experiments.book import PARTS
+from fpmgm.experiments.text_mini.whole import SECTIONS
 from tests.documentation import DOCS, ROOT, Command, commands, pages
 from tests.end_to_end.test_docs import ELSEWHERE, PAGES_ELSEWHERE, is_run
 
