@@ -106,9 +106,7 @@ def test_a_kill_costs_the_shard_it_was_on_and_no_other(making: Workshop, monkeyp
     assert done.items() <= times_of(making.folder).items()
 
 
-def test_a_shard_that_a_kill_left_half_written_is_made_again(
-    making: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shard_that_a_kill_left_half_written_is_made_again(making: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = [shard.ids.tolist() for shard in replace(making, folder=making.folder / "whole").train(1)]
     making.held_out()
     original = np.save
@@ -117,9 +115,10 @@ def test_a_shard_that_a_kill_left_half_written_is_made_again(
         original(file, array)
         raise KilledError
 
-    with monkeypatch.context() as patch, pytest.raises(KilledError):
-        patch.setattr(np, "save", save)
+    monkeypatch.setattr(np, "save", save)
+    with pytest.raises(KilledError):
         making.train(1)
+    monkeypatch.setattr(np, "save", original)
     assert [shard.ids.tolist() for shard in making.train(1)] == whole
 
 
