@@ -50,11 +50,12 @@ def check_named_models(config: Training) -> None:
     if config.watch.every:
         if not isinstance(config.model, Network):
             raise ValueError(f"watch.every is {config.watch.every}, and this run makes no text; a frontier is of text")
-        _check_watch(config, judge_named(config.watch.judge))
+        _check_watch(config, config.model)
 
 
-def _check_watch(config: Training, judge: str) -> None:
+def _check_watch(config: Training, network: Network) -> None:
     """A ValueError if the samples of a run cannot be made or judged."""
+    judge = judge_named(config.watch.judge)
     check_judge(judge)
     symbols = _made(getattr(config.data, "tokenizer", ""))
     if judge == STORIES_IDS and symbols and not source_size(symbols):
@@ -63,7 +64,7 @@ def _check_watch(config: Training, judge: str) -> None:
             f"{STORIES_SOURCE} judges it through its text"
         )
     for budget in config.watch.budgets:
-        plan(budget, config.model.cost)
+        plan(budget, network.cost)
 
 
 def _check_beside(who: str, name: str, config: Training) -> None:
