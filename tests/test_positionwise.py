@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 import fpmgm
+from fpmgm.__main__ import main
 from fpmgm.checkpoint import Model
 from fpmgm.denoiser import Denoiser
 from fpmgm.evaluation.sweep import SINCE
@@ -337,6 +338,26 @@ def test_a_batch_without_masks_and_a_plain_stack_are_refused(small_model: Build)
         trace(small_model(), z, where=CHANGED)
     with pytest.raises(ValueError, match="a plain stack leaves nothing to iterate"):
         trace(small_model(num_pre=3, num_fp=0, num_post=0), z, (0, 0), where=CHANGED)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["stories-mdlm", "--solve", "changed-and-masked"], "a plain stack leaves nothing to iterate; solve all"),
+        (
+            ["stories-fp", "--solve", "changed-and-masked", "--budget-in", "positions", "--prompt", "One", "One day"],
+            "of the tokens of a sequence are given, so that no plan is right for all",
+        ),
+    ],
+)
+def test_a_rule_that_leaves_nothing_to_iterate_and_prompts_without_a_plan_get_one_line(
+    words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sample", *words]) == 2
+    printed = capsys.readouterr()
+    assert complaint in printed.err
+    assert printed.err.count("\n") == 1
+    assert not printed.out
 
 
 def test_generate_samples_with_the_rule_of_its_settings_and_tells_the_work(text_model: Model) -> None:
