@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 
-from fpmgm.budget import ALLOCATIONS, AllocationName, Cost, spending_of
+from fpmgm.budget import ALLOCATIONS, AllocationName, Cost, shares_given, spending_of
 from fpmgm.checkpoint import Model
 from fpmgm.codecs import Codec
 from fpmgm.draws import NUCLEI, Draw, NucleusName
@@ -208,7 +208,7 @@ def generate(
     starts, labels = asked.tokens, asked.labels
     how = with_saved_settings(model.generation, how, model.speech.grid)
     check_guided(how, model.config.vocabulary.num_classes)
-    spending = spending_of(how, model.denoiser.cost)
+    spending = spending_of(how, model.denoiser.cost, shares_given(starts, model.config.vocabulary.mask_id))
     watched = Timed(on_step) if on_step else None
     rules: dict[str, Any] = {
         "times": even_times(spending.num_steps),
