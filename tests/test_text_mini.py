@@ -152,6 +152,8 @@ def test_a_claim_is_shown_only_if_every_interval_lies_within_it() -> None:
     assert verdict(BETTER, [surely, hardly]) == (SHOWN, hardly)
     assert verdict(BETTER, [surely, unsure]) == (NOT_SHOWN, unsure)
     assert verdict(BETTER, [surely, worse, unsure]) == (NOT_SHOWN, worse)
+    far, near = reading(0.2, 0.19, 0.21), reading(0.6, 0.55, 0.65, "192 blocks")
+    assert verdict(BETTER, [far, near]) == (SHOWN, near)  # a ratio near 0 is nothing against the claim
     assert verdict(BETTER, []) == (NOT_TRIED, None)
     assert verdict(replace(BETTER, until=1), [surely, worse])[0] == SHOWN  # it is about the first budget only
     assert verdict(replace(BETTER, since=1), [surely, worse])[0] == NOT_SHOWN
