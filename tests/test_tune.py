@@ -54,6 +54,8 @@ def test_every_stage_starts_from_the_best_before_it_and_ranges_are_widened_at_th
     assert text.count("## ") == 3
     assert "    fpmgm tune poetry --updates 5 --widen 3 --seed 0 --training.optim.lr 0.0003\n" in text
     assert "Kept: 0.0012." in text
+    stages = [part.split("\n| ") for part in text.split("## ")[1:]]
+    assert all(row.startswith("U(") for row in stages[1][3:])  # the row that an earlier stage tried too
     num = len(tried)
     assert tune(asked) == page
     assert page.read_text() == text

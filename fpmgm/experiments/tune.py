@@ -284,7 +284,7 @@ def _tried(axis: Axis, values: Sequence[Any], config: Training, asked: Tuning, w
         append(file, {**asdict(done), **provenance()})
 
     workers.run(work, "tries", on_turn=lambda name: print(name, file=sys.stderr), on_done=keep)
-    return [found[key] for key in keys]
+    return [replace(found[key], value=_told(value)) for key, value in zip(keys, values, strict=True)]
 
 
 def _try(stage: str, value: str, config: Training, asked: Tuning, key: str) -> Try:
@@ -364,7 +364,7 @@ def _write(asked: Tuning, tries: Sequence[Try], chosen: dict[str, str], config: 
         Column(title="value", value=lambda each: each.value),
         Column(title=score, digits=3, value=lambda each: "the loss went bad" if each.score is None else each.score),
         Column(title="give or take", digits=3, value=lambda each: each.error),
-        Column(title="validation", digits=2, value=lambda each: each.validation),
+        *([Column(title="validation", digits=2, value=lambda each: each.validation)] if by_samples else []),
         Column(title="seconds", digits=0, value=lambda each: each.seconds),
     )
     made = provenance()
