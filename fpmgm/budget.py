@@ -5,7 +5,7 @@ Allocations are named in sampling order: `decreasing` runs more solver iteration
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol, runtime_checkable
 
@@ -194,11 +194,13 @@ class Asked(Protocol):
     def budget_in(self) -> str: ...
 
 
-def spending_of(asked: Asked, cost: Cost) -> Plan:
+def spending_of(asked: Asked, cost: Cost, given: Collection[float] = (0.0,)) -> Plan:
     """The plan of these settings, whether their budget counts blocks or positions.
 
     With a budget in positions, it is the plan of the largest number of blocks whose expected work is at most that of
-    `budget` blocks that run everywhere. Its `spent` are block evaluations, and may be more than the budget.
+    `budget` blocks that run everywhere. Its `spent` are block evaluations, and may be more than the budget. `given` are
+    the shares of tokens that are given of the sequences, as `shares_given` finds them. A ValueError if they differ: a
+    sample must not depend on what else is asked for.
     """
     if asked.iterations is not None:
         return _even(asked, asked.iterations, cost)
@@ -207,12 +209,17 @@ def spending_of(asked: Asked, cost: Cost) -> Plan:
     if asked.budget_in == "blocks":
         return found
     share = _masked_share(asked)
+    if len(set(given)) > 1:
+        raise ValueError(
+            f"budget_in is positions, and {min(given):.0%} to {max(given):.0%} of the tokens of a sequence are given, "
+            "so that no plan is right for all; ask for them one by one, or plan in blocks"
+        )
     low, high = asked.budget, MAX_BUDGET + 1  # the work of `low` blocks fits, that of `high` does not
     while high - low > 1:
         middle = (low + high) // 2 if high <= MAX_BUDGET else min(2 * low, MAX_BUDGET)
         tried = plan(middle, cost, num_steps=asked.steps, allocation=asked.allocation)
         every = asked.whole_every if asked.whole_first else 0
-        if expected_work(tried, cost, share, whole_every=every) <= asked.budget + 1e-9:
+        if expected_work(tried, cost, share, whole_every=every, given=max(given)) <= asked.budget + 1e-9:
             low, found = middle, tried
         else:
             high = middle
@@ -233,20 +240,28 @@ def _even(asked: Asked, num_iters: int, cost: Cost) -> Plan:
     return even_plan(asked.budget, cost, num_iters, asked.steps)
 
 
-def expected_work(spending: Plan, cost: Cost, masked: Callable[[float], float], *, whole_every: int) -> float:
-    """What a plan costs with `changed-and-masked`, in blocks that run everywhere, if nothing is given.
+def shares_given(starts: Iterable[Sequence[int]], mask_id: int) -> set[float]:
+    """The shares of tokens that are given of some sequences."""
+    return {1 - start.count(mask_id) / len(start) for start in starts}
 
-    `masked` is the share of tokens that is masked at a time. A step runs at what was masked before the last one: at
-    what still is, and at what the last step revealed. Of several blocks in the fixed point only the last lets positions
-    rest. Blocks before and after the fixed point count as whole ones. Of `whole_every` steps one has a whole first
-    iteration; with 0 only the first step of all.
+
+def expected_work(
+    spending: Plan, cost: Cost, masked: Callable[[float], float], *, whole_every: int, given: float = 0.0
+) -> float:
+    """What a plan costs with `changed-and-masked`, in blocks that run everywhere.
+
+    `masked` is the share of tokens that is masked at a time, of those that were not `given`. The first step runs
+    everywhere, and after it what is given rests. A step runs at what was masked before the last one: at what still is,
+    and at what the last step revealed. Of several blocks in the fixed point only the last lets positions rest. Blocks
+    before and after the fixed point count as whole ones. Of `whole_every` steps one has a whole first iteration; with 0
+    only the first step of all.
     """
     total = 0.0
     for index, num_iters in enumerate(spending.iterations):
-        share = masked(1 - max(index - 1, 0) / spending.num_steps)
-        is_whole = index == 0 or (whole_every > 0 and index % whole_every == 0)
-        iterations = 1 + (num_iters - 1) * share if is_whole else num_iters * share
-        total += cost.pre + cost.post + (cost.fp - 1) * num_iters + iterations
+        whole = 1 - given if index else 1.0
+        share = whole * masked(1 - max(index - 1, 0) / spending.num_steps)
+        first = whole if index == 0 or (whole_every > 0 and index % whole_every == 0) else share
+        total += cost.pre + cost.post + (cost.fp - 1) * num_iters + first + (num_iters - 1) * share
     return total
 
 

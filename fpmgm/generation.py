@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 
-from fpmgm.budget import ALLOCATIONS, AllocationName, Cost, spending_of
+from fpmgm.budget import ALLOCATIONS, AllocationName, Cost, shares_given, spending_of
 from fpmgm.checkpoint import Model
 from fpmgm.codecs import Codec
 from fpmgm.draws import NUCLEI, Draw, NucleusName
@@ -55,8 +55,9 @@ class Sampling(PositionSettings):
     generation_config.json says it for three-state reuse; if it does not, all iterations are run."""
     transition: Literal["auto", TransitionName] = "auto"
     """Which masked tokens a step reveals. ancestral: each by chance. confidence: the surest, by what the name says.
-    halton: cells of `grid` in Halton order. remdm: as ancestral, and some tokens are masked again. With auto,
-    generation_config.json says it; if it does not, it is halton for images and ancestral for text."""
+    halton: cells of `grid` in Halton order, so that those of one step lie far apart. remdm: as ancestral, and some
+    tokens are masked again. With auto, generation_config.json says it; if it does not, it is halton for images and
+    ancestral for text."""
     schedule: ScheduleName = "linear"
     """How many tokens are masked at a time, for ancestral and confidence. Other transitions have their own."""
     confidence_noise: float = 0.0
@@ -69,7 +70,7 @@ class Sampling(PositionSettings):
     alpha_on: float | None = None
     """The share of tokens that are visible while remdm-loop masks again. None: 0.9."""
     grid: tuple[int, int] | None = None
-    """Rows and columns that halton fills. With None, they are those of the model's images."""
+    """Rows and columns that halton fills. With None, they are those of the model's images, and a text is one row."""
     halton_roll: bool = False
     """Each sample begins the Halton order at a random place of its own."""
     cfg_weight: float | None = None
@@ -207,7 +208,7 @@ def generate(
     starts, labels = asked.tokens, asked.labels
     how = with_saved_settings(model.generation, how, model.speech.grid)
     check_guided(how, model.config.vocabulary.num_classes)
-    spending = spending_of(how, model.denoiser.cost)
+    spending = spending_of(how, model.denoiser.cost, shares_given(starts, model.config.vocabulary.mask_id))
     watched = Timed(on_step) if on_step else None
     rules: dict[str, Any] = {
         "times": even_times(spending.num_steps),
@@ -277,9 +278,7 @@ def _confidence(score: str, how: Sampling, draw: Draw) -> Transition:
 
 def _halton(how: Sampling, draw: Draw) -> Transition:
     _check_used(how, "grid", "halton_roll")
-    if how.grid is None:
-        raise ValueError("transition is halton, which fills a grid; give its rows and columns, as in --grid 16 16")
-    height, width = how.grid
+    height, width = (1, None) if how.grid is None else how.grid
     return Halton(height=height, width=width, roll=how.halton_roll, draw=draw)
 
 

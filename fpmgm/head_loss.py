@@ -90,4 +90,5 @@ def _by_parts(
         else:
             by_weight += slope.T @ part
         by_bias += slope.sum(dim=0)
+        del logits, p, slope  # else the next logits are made beside these
     return total, (by_features, by_weight, by_bias)

@@ -13,9 +13,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F  # noqa: N812
-from torch.utils.checkpoint import checkpoint
 
 from fpmgm.names import choose
+from fpmgm.sums import run_again
 from fpmgm.types import Hidden
 
 Constant = Float[Tensor, "B L C"]  # what depends on u alone; C is D or 2 D
@@ -38,10 +38,8 @@ class MLPInjection(nn.Module):
         return F.linear(u, self.fc1.weight[:, u.shape[-1] :], self.fc1.bias)
 
     def forward(self, h: Hidden, constant: Constant) -> Hidden:
-        if torch.is_grad_enabled():  # what lies between is computed again in the backward pass, not kept: 4 D a token
-            mixed: Hidden = checkpoint(self._mix, h, constant, use_reentrant=False, preserve_rng_state=False)
-            return mixed
-        return self._mix(h, constant)
+        # Of what lies between, 4 D a token, nothing is kept; nor is h, if it can be made again.
+        return run_again(self._mix, h, constant) if torch.is_grad_enabled() else self._mix(h, constant)
 
     def _mix(self, h: Hidden, constant: Constant) -> Hidden:
         hidden = F.linear(h, self.fc1.weight[:, : h.shape[-1]]) + constant

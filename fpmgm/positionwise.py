@@ -157,7 +157,8 @@ class PositionSettings:
     """Of so many steps, one has such a whole first iteration. With 2, it is every second step."""
     budget_in: Literal["blocks", "positions"] = "blocks"
     """What the budget counts. blocks: block evaluations, wherever a block runs. positions: the work at positions. Then
-    iterations are planned so that the work expected is that of `budget` blocks that run everywhere."""
+    iterations are planned so that the work expected is that of `budget` blocks that run everywhere, where given tokens
+    rest after the first step."""
 
     def where(self, *, has_solver: bool) -> Where | None:
         """The rule; None: all positions run. A ValueError if a setting would do nothing."""

@@ -189,34 +189,36 @@ def _radical_inverse(index: int, base: int) -> float:
 class Halton:
     """Halton-MaskGIT's rule: cells of a grid in low-discrepancy order, few at first, on an arccos schedule."""
 
-    height: int
-    width: int
+    height: int = 1
+    width: int | None = None
+    """Columns. With None, as many as the sequence has positions: a text is one row."""
     roll: bool = False
     """Whether each sequence begins the order at a place of its own, drawn from its stream, and goes round."""
     draw: Draw = field(default_factory=Draw)
 
     def __post_init__(self) -> None:
-        if min(self.height, self.width) < 1:
+        if self.height < 1 or (self.width is not None and self.width < 1):
             raise ValueError(f"a grid of {self.height} x {self.width} cells; it needs at least 1 x 1")
 
-    def num_visible(self, t_next: float) -> int:
+    def num_visible(self, t_next: float, num_cells: int) -> int:
         """How many cells of the order are visible at time t_next."""
-        return int(self.height * self.width * (1 - math.acos(1 - t_next) / (math.pi / 2)))
+        return int(num_cells * (1 - math.acos(1 - t_next) / (math.pi / 2)))
 
     def positions(self, state: State, t: float, t_next: float, *, rng: Streams) -> Positions:
-        num_cells = self.height * self.width
-        if state.z.shape[1] != num_cells:
+        length = state.z.shape[1]
+        width = length if self.width is None else self.width
+        num_cells = self.height * width
+        if length != num_cells:
             raise ValueError(
-                f"a Halton order of {self.height} x {self.width} cells cannot fill {state.z.shape[1]} positions; "
-                f"it takes {num_cells}"
+                f"a Halton order of {self.height} x {width} cells cannot fill {length} positions; it takes {num_cells}"
             )
-        rank = self._rank(rng).to(state.z.device).expand_as(state.z)
+        rank = self._rank(width, rng).to(state.z.device).expand_as(state.z)
         next_rank = rank.masked_fill(~state.is_masked, num_cells).amin(dim=1, keepdim=True)
-        return state.is_masked & (rank < (next_rank + 1).clamp_min(self.num_visible(t_next)))
+        return state.is_masked & (rank < (next_rank + 1).clamp_min(self.num_visible(t_next, num_cells)))
 
-    def _rank(self, rng: Streams) -> Tensor:
+    def _rank(self, width: int, rng: Streams) -> Tensor:
         """When each cell comes: for all sequences alike or, rolled, for each by itself and the same at every step."""
-        rank = _halton_rank(self.height, self.width)
+        rank = _halton_rank(self.height, width)
         return (rank + (rng.fixed * len(rank)).long()[:, None]) % len(rank) if self.roll else rank
 
     def write(self, state: State, logits: Logits, places: Places, t: float, t_next: float, *, rng: Streams) -> State:

@@ -18,6 +18,8 @@ from fpmgm.backbones.dit import Network
 from fpmgm.data import text
 from fpmgm.data.text import TextConfig
 from fpmgm.denoiser import Denoiser
+from fpmgm.post_training.consistency import Consistency
+from fpmgm.post_training.matching import Matching
 from fpmgm.training import loop
 from fpmgm.training.config import Training
 from fpmgm.training.metrics import Row, read_metrics
@@ -157,9 +159,11 @@ class KilledError(Exception):
 
 
 def several(place: Path, *runs: str) -> None:
-    """Runs of four updates one after the other, each NAME,OPTIMISER,MICRO BATCH,SHARDING,LAST UPDATE (0: all).
+    """Runs of four updates one after the other, each NAME,KIND,MICRO BATCH,SHARDING,LAST UPDATE (0: all).
 
-    A run that is there already goes on. All of them in one process save the time of importing.
+    A kind is an optimiser, or a stage: `ema` has the moving average as its teacher, and `match` has a second network
+    with an average of its own; it starts from the run `1-sgd`. A run that is there already goes on. All of them in one
+    process save the time of importing.
     """
     one_update, usual = loop.Run.update, loop.optimiser_of
     settings: dict[str, dict[str, Any]] = {
@@ -167,6 +171,15 @@ def several(place: Path, *runs: str) -> None:
         "clipped": {"clip": 0.02, "lr": 0.5},
         "adamw": {"clip": 1.0, "lr": 1e-2},
         "muon": {"clip": 1.0, "lr": 1e-2, "kind": "muon"},
+        "ema": {"clip": 1e9, "lr": 0.1},
+        "match": {"clip": 1.0, "lr": 1e-3},
+    }
+    matching = Matching(
+        steps=(2,), inputs="own", reuse="three-state", fake_lr=1e-3, fake_updates=2, fake_ema=0.5, first="base"
+    )
+    stages: dict[str, dict[str, Any]] = {
+        "ema": {"objective": Consistency(teacher="ema", weight=1.0, warmup=0.0)},
+        "match": {"objective": matching, "init": str(place / "1-sgd")},
     }
     for wanted in runs:
         name, kind, micro, sharding, last = wanted.split(",")
@@ -179,8 +192,9 @@ def several(place: Path, *runs: str) -> None:
             return row
 
         loop.Run.update = until  # type: ignore[method-assign]
-        loop.optimiser_of = plain_sgd if kind in ("sgd", "clipped") else usual  # type: ignore[assignment]
+        loop.optimiser_of = plain_sgd if kind in ("sgd", "clipped", "ema") else usual  # type: ignore[assignment]
         changes: dict[str, Any] = {"out": str(place / name), "updates": 4, "micro_batch_size": int(micro)}
+        changes |= stages.get(kind, {})
         optim = OptimConfig(warmup=0, ema=0.5, **settings[kind])
         with suppress(KilledError):
             loop.train(tiny(place, optim=optim, sharding=sharding, **changes), "test", card_samples=1)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from typing import Any
 
 import pytest
@@ -99,10 +100,16 @@ def test_bytes_are_those_of_documents_without_their_ends() -> None:
     assert bytes_of([[codec.last, *one, codec.last, *two], one], codec) == 16 + 10 + 16
 
 
-def test_a_part_of_a_card_stands_before_the_frontier_and_replaces_the_one_of_before() -> None:
-    card = "# one\n\n## Frontier\n\nlines\n"
-    with_one = with_part(card, f"{HEADING}\n\nold\n")
-    assert with_part(with_one, f"{HEADING}\n\nnew\n") == f"# one\n\n{HEADING}\n\nnew\n\n## Frontier\n\nlines\n"
+def test_a_part_of_a_card_stands_before_the_samples_and_replaces_the_one_of_before() -> None:
+    before, after = "# one\n\n## Frontier\n\nlines\n\n", "## 20 samples\n\nonce\n"
+    with_one = with_part(before + after, f"{HEADING}\n\nold\n")
+    assert with_part(with_one, f"{HEADING}\n\nnew\n") == f"{before}{HEADING}\n\nnew\n\n{after}"
+
+
+@pytest.mark.parametrize("name", ["stories", "stories-fp", "stories-mdlm"])
+def test_cards_of_models_that_were_compared_open_with_the_frontier(name: str) -> None:
+    card = (BUNDLED / name / "README.md").read_text()
+    assert re.findall(r"(?m)^## (.*)", card)[0] == "Frontier"
 
 
 @pytest.mark.parametrize("name", TEXTS)

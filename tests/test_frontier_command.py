@@ -128,10 +128,10 @@ def test_a_frontier_in_memory_is_that_of_the_command(made: Path) -> None:
     assert compare(ours, theirs).ratio == found.pairs[0].ratio
 
 
-def test_a_report_keeps_the_frontier_of_a_model_and_its_card_shows_it(made: Path) -> None:
+def test_a_report_keeps_the_frontier_of_a_model_and_its_card_opens_with_it(made: Path) -> None:
     found = fpmgm.frontier([str(made / name) for name in ("one", "two")], **settings(made, out=""))
     (made / "report.json").write_text('{"validation": []}')
-    (made / "README.md").write_text("# two\n\n## Frontier\n\nan old one\n\n## 20 samples\n\nonce\n")
+    (made / "README.md").write_text("# two\n\n## How\n\nso\n\n## Frontier\n\nan old one\n\n## 20 samples\n\nonce\n")
     store_report(made, found.as_json(), "two")
     report = json.loads((made / "report.json").read_text())
     assert report["validation"] == []
@@ -140,7 +140,7 @@ def test_a_report_keeps_the_frontier_of_a_model_and_its_card_shows_it(made: Path
     assert "| one | two |" not in card
     assert card_lines({"validation": []}) == []
     written = (made / "README.md").read_text()
-    assert written == f"# two\n\n{card.rstrip()}\n\n## 20 samples\n\nonce\n"
+    assert written == f"# two\n\n{card.rstrip()}\n\n## How\n\nso\n\n## 20 samples\n\nonce\n"
     store_report(made, found.as_json(), "two")
     assert (made / "README.md").read_text() == written
     with pytest.raises(ValueError, match=r"line is 'three', and the frontiers are those of one, two"):

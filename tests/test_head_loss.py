@@ -1,10 +1,12 @@
 """The fused cross entropy: values and gradients of the plain one, whatever the parts."""
 
+import weakref
 from typing import Any
 
 import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fpmgm import head_loss
 from fpmgm.head_loss import weighted_nll
@@ -46,6 +48,31 @@ def test_value_and_gradients_are_those_of_plain_cross_entropy(
     theirs = torch.autograd.grad(3 * expected, learned)
     for own, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(own, other, rtol=1e-6, atol=1e-8)
+
+
+def test_no_two_parts_have_logits_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head_loss, "LOGITS_AT_ONCE", 2 * 9)
+    learned, tokens, weights = some(torch.float32)
+    with Alive(2 * 9) as watched:
+        fused(learned, tokens, weights, 8)
+    assert watched.most == 1
+
+
+class Alive(TorchDispatchMode):
+    """Counts tensors of one size that are there at the same time."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size, self.most = size, 0
+        self.made: list[weakref.ref[torch.Tensor]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor) and out.numel() == self.size:
+            self.made.append(weakref.ref(out))
+        found = [tensor for each in self.made if (tensor := each()) is not None]
+        self.most = max(self.most, len({tensor.data_ptr() for tensor in found}))
+        return out
 
 
 def test_no_position_costs_nothing() -> None:

@@ -13,6 +13,7 @@ from fpmgm.checkpoint import load
 from fpmgm.commands import mine
 from fpmgm.commands.mine import Clock, MineCommand, OwnText, _bytes_a_token, run_mine
 from fpmgm.data.text import TextConfig
+from fpmgm.recipes import RECIPES
 from fpmgm.recipes.mine import (
     BATCHES,
     CAREFUL,
@@ -25,6 +26,7 @@ from fpmgm.recipes.mine import (
     training_of,
 )
 from fpmgm.training.metrics import read_metrics
+from tests.conftest import network_of
 
 WORDS = "the sea and the sky and the old oak by the quiet shore of a long land\n"
 
@@ -60,6 +62,15 @@ def test_sizes_grow_with_text_and_time_and_make_a_run(num_bytes: int, minutes: f
     assert (larger.length, larger.width) >= (sized.length, sized.width)
     assert int(larger.tokenizer.split("-")[1]) >= int(sized.tokenizer.split("-")[1])
     assert training_of(sized, "out").network.width == sized.width
+
+
+def test_a_fresh_model_has_the_better_injection_and_a_plan_of_before_goes_on_with_its_own() -> None:
+    fresh = sized_by_text(plan(), 100_000)
+    assert network_of(training_of(fresh, "out")).injection == "diagonal"
+    of_before = {name: value for name, value in vars(fresh).items() if name != "injection"}
+    assert network_of(training_of(OwnPlan(**of_before), "out")).injection == "mlp"
+    trained = sized_by_text(plan(init="stories-fp"), 100_000)
+    assert network_of(training_of(trained, "out")).injection == network_of(RECIPES["stories-fp"]).injection
 
 
 @pytest.mark.parametrize("seconds", [5.0, 100.0, 500.0, 36_000.0])

@@ -7,10 +7,13 @@ import torch
 from torch import Tensor
 
 import fpmgm
+from fpmgm.__main__ import main
 from fpmgm.checkpoint import Model
 from fpmgm.denoiser import Denoiser
 from fpmgm.evaluation.sweep import SINCE
+from fpmgm.generation import Sampling
 from fpmgm.guidance import Guidance
+from fpmgm.interop import filled
 from fpmgm.positionwise import PositionSettings, Resting, Seen, Where, where_by_name
 from fpmgm.randomness import Streams, generator
 from fpmgm.remasking import Remasking, ReMDMCap
@@ -337,6 +340,26 @@ def test_a_batch_without_masks_and_a_plain_stack_are_refused(small_model: Build)
         trace(small_model(num_pre=3, num_fp=0, num_post=0), z, (0, 0), where=CHANGED)
 
 
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["stories-mdlm", "--solve", "changed-and-masked"], "a plain stack leaves nothing to iterate; solve all"),
+        (
+            ["stories-fp", "--solve", "changed-and-masked", "--budget-in", "positions", "--prompt", "One", "One day"],
+            "of the tokens of a sequence are given, so that no plan is right for all",
+        ),
+    ],
+)
+def test_a_rule_that_leaves_nothing_to_iterate_and_prompts_without_a_plan_get_one_line(
+    words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sample", *words]) == 2
+    printed = capsys.readouterr()
+    assert complaint in printed.err
+    assert printed.err.count("\n") == 1
+    assert not printed.out
+
+
 def test_generate_samples_with_the_rule_of_its_settings_and_tells_the_work(text_model: Model) -> None:
     settings: dict[str, Any] = {"num_samples": 3, "budget": 24, "seed": 5}
     everywhere = fpmgm.generate(text_model, **settings)
@@ -355,6 +378,47 @@ def test_a_budget_in_positions_is_spent_on_as_much_work_as_that_of_all_positions
     assert by_work.steps == everywhere.steps
     assert by_work.block_evals > 1.1 * everywhere.block_evals
     assert 0.9 < by_work.position_blocks / everywhere.position_blocks < 1.05
+
+
+IN_POSITIONS: dict[str, Any] = {"solve": "changed-and-masked", "budget_in": "positions"}
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_what_a_prompt_gives_rests_in_the_plan_of_a_budget_in_positions(text_model: Model, every: int) -> None:
+    settings: dict[str, Any] = {"num_samples": 16, "budget": 60, "steps": 10, "seed": 5, "whole_every": every}
+    prompt = "the sea and the sky and the old"
+    everywhere = fpmgm.generate(text_model, prompts=[prompt], **{**settings, "whole_every": 1})
+    nothing_given, given = (
+        fpmgm.generate(text_model, prompts=prompts, **IN_POSITIONS, **settings) for prompts in ([], [prompt])
+    )
+    assert given.given[0] > 0.4 * len(given.tokens[0])
+    assert sum(given.iterations) > 1.2 * sum(nothing_given.iterations)
+    assert 0.9 < given.position_blocks / everywhere.position_blocks < 1.05
+
+
+def test_prompts_that_no_plan_in_positions_fits_together_are_refused(text_model: Model) -> None:
+    prompts = ["the sea", "the sea and the sky and the old oak"]
+    with pytest.raises(ValueError, match=r"of the tokens of a sequence are given, so that no plan is right for all"):
+        fpmgm.generate(text_model, prompts=prompts, **IN_POSITIONS)
+    assert len(fpmgm.generate(text_model, prompts=prompts, solve="changed-and-masked", budget=24).tokens) == 2
+
+
+def test_rows_that_are_filled_in_have_the_plan_of_what_is_given_of_them(
+    text_model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mask, spent = text_model.denoiser.mask_id, {}
+
+    def watched(denoiser: Denoiser, z: Tensor, **settings: Any) -> Sampled:
+        spent[int((z[0] == mask).sum())] = sum(settings["iterations"]), len(z)
+        return sample(denoiser, z, **settings)
+
+    monkeypatch.setattr(filled, "sample", watched)
+    rows = [[3] * num + [mask] * (24 - num) for num in (2, 20, 2, 12)]
+    sampling = Sampling(budget=48, steps=8, **IN_POSITIONS)
+    assert [row[:2] for row in filled.fill_in(text_model.denoiser, rows, sampling)] == [[3, 3]] * 4
+    (few, _), (some, _), (many, num_many) = (spent[num] for num in (4, 12, 22))
+    assert few > some > many
+    assert num_many == 2
 
 
 @pytest.mark.parametrize(

@@ -147,8 +147,19 @@ def test_a_teacher_or_fake_of_other_symbols_is_refused_before_any_text_is_read(
     wrong: list[tuple[dict[str, Any], str]] = [({"teacher": other}, "teacher"), ({"fake": other}, "fake")]
     for settings, who in wrong:
         assert f"{who} {other} has another tokenizer" in refused(
-            config, init=fixed, objective=Matching(**settings), data=replace(data, source="nowhere.txt")
+            config, init=fixed, objective=Matching(**settings), data=replace(text_of(config), source="nowhere.txt")
         )
+
+
+def test_a_start_or_teacher_whose_tokenizer_has_another_name_is_refused_before_any_text_is_read(
+    config: Training, fixed: str
+) -> None:
+    data = replace(text_of(config), tokenizer="bpe-280", source="nowhere.txt")
+    kl = Consistency(teacher=fixed, distance="kl")
+    assert f"init {fixed} has another tokenizer than the run, bpe-300 and not bpe-280" in refused(
+        config, init=fixed, data=data
+    )
+    assert f"teacher {fixed} has another tokenizer than the run" in refused(config, objective=kl, data=data)
 
 
 def test_a_run_that_goes_on_from_another_has_its_optimiser_average_and_learning_rate(
@@ -335,10 +346,9 @@ def test_models_that_do_not_fit_a_run_are_refused_with_the_reason(
     foreign = str(
         train(replace(config, data=replace(text_of(config), source=str(other)), out=str(tmp_path / "o")), "test")
     )
-    assert "has another tokenizer than the run" in refused(
-        config, init=foreign, data=replace(text_of(config), tokenizer="bpe-301")
-    )
-    assert "has another tokenizer than the run" in refused(config, objective=kl(foreign))
+    renamed = replace(text_of(config), tokenizer="bpe-301")
+    assert "has another tokenizer than the run" in refused(config, init=foreign, data=renamed)
+    assert "has another tokenizer than the run" in refused(config, objective=kl(foreign), data=renamed)
     longer = replace(text_of(config), length=24)
     assert "is for sequences of 16 tokens, and the run has 24" in refused(config, init=fixed, data=longer)
     assert "is for sequences of 16 tokens, and the run has 24" in refused(config, objective=kl(fixed), data=longer)

@@ -12,7 +12,7 @@ import torch
 from fpmgm.backbones.network import Vocabulary
 from fpmgm.checkpoint import Model
 from fpmgm.data import DataConfig, data_config, stories_text
-from fpmgm.data.stories import HELD_OUT, TRAIN_SEED, Plan, Workshop, cut_mass
+from fpmgm.data.stories import HELD_OUT, HELD_OUT_SEED, TRAIN_SEED, Plan, Workshop, cut_mass
 from fpmgm.data.stories_sampler import Head, sample_stories
 from fpmgm.data.stories_source import BEGIN, read_source
 from fpmgm.data.stories_symbols import Spelling, cut_tokenizer, kept_pieces, to_source
@@ -67,9 +67,11 @@ def test_held_out_stories_have_seeds_of_their_own_and_need_no_training_story(mak
     held_out = making.held_out()
     assert len(held_out) == PLAN.num_held_out
     assert not list(making.folder.glob("train-*"))
-    train = making.train(1)[0]
-    of_both = [[tuple(shard.story(index)) for index in range(len(shard))] for shard in (held_out, train)]
-    assert not {*of_both[0]} & {story for story in of_both[1] if len(story) > 3}
+    assert HELD_OUT_SEED != TRAIN_SEED
+    indices, head = range(len(held_out)), Head.of(making.source)
+    (expected,) = sample_stories(making.source, head, seed=HELD_OUT_SEED, indices=indices)
+    for index in indices:
+        np.testing.assert_array_equal(held_out.story(index), expected[index])
 
 
 def test_the_rows_that_are_cut_are_never_drawn_and_their_mass_is_measured_on_other_stories(making: Workshop) -> None:
@@ -102,6 +104,22 @@ def test_a_kill_costs_the_shard_it_was_on_and_no_other(making: Workshop, monkeyp
     assert not list(making.folder.glob(".*"))
     assert [shard.ids.tolist() for shard in making.train(500)] == whole
     assert done.items() <= times_of(making.folder).items()
+
+
+def test_a_shard_that_a_kill_left_half_written_is_made_again(making: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = [shard.ids.tolist() for shard in replace(making, folder=making.folder / "whole").train(1)]
+    making.held_out()
+    original = np.save
+
+    def save(file: Path, array: np.ndarray) -> None:
+        original(file, array)
+        raise KilledError
+
+    monkeypatch.setattr(np, "save", save)
+    with pytest.raises(KilledError):
+        making.train(1)
+    monkeypatch.setattr(np, "save", original)
+    assert [shard.ids.tolist() for shard in making.train(1)] == whole
 
 
 def make(folder: Path) -> None:

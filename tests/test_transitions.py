@@ -328,7 +328,7 @@ def test_halton_counts_are_those_of_the_published_formula_at_any_number_of_steps
     for num_steps in (1, 2, 3, 5, 6, 7, 8, 10, 12, 16, 24, 31, 32, 48, num_cells):
         visible, counts = 0, []
         for i in range(num_steps):
-            visible = max(visible + 1, halton.num_visible(1 - (i + 1) / num_steps))  # at least one cell more
+            visible = max(visible + 1, halton.num_visible(1 - (i + 1) / num_steps, num_cells))  # at least one cell more
             counts.append(min(visible, num_cells))
         share = [1 - math.acos((i + 1) / num_steps) / (math.pi / 2) for i in range(num_steps)]
         published = [max(i + 1, int(num_cells * each)) for i, each in enumerate(share)]

@@ -152,12 +152,19 @@ def test_a_watch_that_measures_nothing_is_refused(settings: dict[str, object], m
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"judge": "nosuch"}, "judge is 'nosuch'"), ({"budgets": (1,)}, "budget"), ({"budgets": (6, 10**12)}, "budget")],
+    [
+        ({"judge": "nosuch"}, "judge is 'nosuch'"),
+        ({"judge": "stories"}, "stories is a masked model; a judge must be causal"),
+        ({"judge": "stories-source-ids"}, "reads only models that write the source's own ids, and this run writes bpe"),
+        ({"budgets": (1,)}, "budget"),
+        ({"budgets": (6, 10**12)}, "budget"),
+    ],
 )
 def test_a_watch_that_cannot_be_is_refused_before_anything_is_written(
     config: Training, settings: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fpmgm.evaluation.judges.hub_answers", lambda: False)
+    monkeypatch.setattr(TextConfig, "load", lambda *_: pytest.fail("read text"))
     with pytest.raises(ValueError, match=message):
         train(replace(config, watch=replace(config.watch, **settings)), "test")
     assert not Path(config.out).exists()

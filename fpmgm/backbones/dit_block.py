@@ -11,6 +11,7 @@ from torch.nn import functional as F  # noqa: N812
 from fpmgm.backbones.attention import attend
 from fpmgm.backbones.kept import Heads, KeptKeys, Keys, Projected, by_row
 from fpmgm.gelu import GeluMLP
+from fpmgm.sums import added
 from fpmgm.types import Features, Hidden, PerSequence, Places, Tokens
 
 Vector = Float[Tensor, "#B #L D"]  # a modulation: one per sequence, or one for all
@@ -199,7 +200,7 @@ class Block(nn.Module):
 
     def _add_mlp(self, h: Tensor, shift: Tensor, scale: Tensor, gate: Tensor, dropout: float) -> Tensor:
         branch = self.mlp(modulate(self.norm2(h), shift, scale))
-        return torch.addcmul(h, gate, drop(branch, dropout))
+        return added(h, gate, drop(branch, dropout))
 
 
 def _attend(

@@ -12,6 +12,7 @@ from fpmgm.backbones.attention import attend
 from fpmgm.backbones.dit_block import Vector, at_places, drop
 from fpmgm.backbones.kept import Heads, KeptKeys, Keys, Projected, by_row
 from fpmgm.backbones.lean import gated, modulated, unit
+from fpmgm.sums import added
 from fpmgm.types import Features, Hidden, Places, Rows
 
 Weights = Float[Tensor, "B H N S"]
@@ -142,7 +143,7 @@ class Block(nn.Module):
         q, k, v = self.project(h, m) if projected is None else projected
         mixed = drop(self.wo(_attend(q, k, v, drops)), drops.branch)
         h = torch.addcmul(h, m.gate_attn, mixed)
-        return torch.addcmul(h, m.gate_mlp, self._swiglu(modulated(h, m.shift_mlp, m.gain_mlp), drops))
+        return added(h, m.gate_mlp, self._swiglu(modulated(h, m.shift_mlp, m.gain_mlp), drops))
 
     def forward_at(self, h: Hidden, m: Modulation, drops: Drops, places: Places) -> Features:
         """`forward` at some places: keys and values everywhere; queries, output and SwiGLU only there.

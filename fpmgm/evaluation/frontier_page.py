@@ -194,16 +194,15 @@ def card_lines(report: Mapping[str, Any]) -> list[str]:
 
 
 def store_report(folder: Path, whole: Mapping[str, Any], line: str) -> None:
-    """Put the frontier of a model, out of frontier.json, into its report.json and, before the samples, its card."""
+    """Put the frontier of a model, out of frontier.json, into its report.json and, before all else, into its card."""
     report, card = folder / "report.json", folder / "README.md"
     kept = json.loads(report.read_text(encoding="utf-8")) if report.is_file() else {}
     kept["frontier"] = report_of(whole, line)
     write_json(report, kept)
     parts = re.split(r"(?m)^(?=## )", card.read_text(encoding="utf-8"))
     parts = [part for part in parts if not part.startswith(HEADING)]
-    place = next((place for place, part in enumerate(parts) if part.startswith("## 20 samples")), len(parts))
     own = "\n".join(card_lines(kept)).rstrip("\n") + "\n\n"
-    write_text(card, "".join([*parts[:place], own, *parts[place:]]))
+    write_text(card, "".join([*parts[:1], own, *parts[1:]]))
 
 
 def _intervals(metrics: Mapping[str, Mapping[str, float]]) -> dict[str, Interval]:

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fpmgm.checkpoint import BUNDLED, load
+from fpmgm.checkpoint import BUNDLED, find_folder, load, read_config
 from fpmgm.codecs import TextCodec
 from fpmgm.data.assets import fetch, hub_answers
 from fpmgm.devices import device_named
@@ -88,13 +88,24 @@ def check_convention(convention: str, judge: str) -> None:
 
 
 def check_judge(source: str) -> None:
-    """A ValueError if there is no such judge here and the hub, which may have it, does not answer."""
-    is_here = source in (STORIES_SOURCE, STORIES_IDS, "smollm2") or (BUNDLED / source).is_dir()
-    if not is_here and not (Path(source) / "model.safetensors").is_file() and not hub_answers():
+    """A ValueError if a model is no judge, or if there is no such judge here and the hub does not answer."""
+    if _is_own(source):
+        _check_causal(source)
+    elif source not in (STORIES_SOURCE, STORIES_IDS, "smollm2") and not hub_answers():
         raise ValueError(
             f"judge is {source!r}, but the hub does not answer; give {STORIES_SOURCE}, {BUNDLED_JUDGE}, smollm2 or a "
             "folder of a causal model"
         )
+
+
+def _is_own(source: str) -> bool:
+    """Whether a judge is a bundled model or the folder of one."""
+    return (BUNDLED / source).is_dir() or (Path(source) / "model.safetensors").is_file()
+
+
+def _check_causal(source: str) -> None:
+    if not read_config(find_folder(source)).is_causal:
+        raise ValueError(f"{source} is a masked model; a judge must be causal, such as one trained by stories-judge")
 
 
 def load_judge(source: str, max_length: int = 1024, *, device: str = "auto", convention: str = PAPER) -> Judge:
@@ -110,9 +121,9 @@ def load_judge(source: str, max_length: int = 1024, *, device: str = "auto", con
         return load_stories_judge(source, device)
     if source == "smollm2":
         return _smollm2(max_length, device, convention)
-    if (BUNDLED / source).is_dir() or (Path(source) / "model.safetensors").is_file():
-        return _own(source, device, convention)
     check_judge(source)
+    if _is_own(source):
+        return _own(source, device, convention)
     return _hub(source, source, max_length, device, convention)
 
 
@@ -176,8 +187,6 @@ def _reader(
 
 def _own(source: str, device: str, convention: str) -> Judge:
     model = load(source, device=device)
-    if not model.config.is_causal:
-        raise ValueError(f"{source} is a masked model; a judge must be causal, such as one trained by stories-judge")
 
     def run(tokens: Tensor, following: Tensor) -> tuple[Tensor, Tensor]:
         tokens, following = tokens.to(model.device), following.to(model.device)

@@ -69,8 +69,7 @@ Perplexities of different tokens do not compare, bits a byte do. The held-out te
 
 
 def with_part(card: str, part: str) -> str:
-    """A card with this part before its frontier or samples; the part of before is replaced."""
+    """A card with this part before its samples; the part of before is replaced."""
     parts = [each for each in re.split(r"(?m)^(?=## )", card) if not each.startswith(HEADING)]
-    later = ("## Frontier", "## 20 samples")
-    place = next((place for place, each in enumerate(parts) if each.startswith(later)), len(parts))
+    place = next((place for place, each in enumerate(parts) if each.startswith("## 20 samples")), len(parts))
     return "".join([*parts[:place], f"{part}\n", *parts[place:]])

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from fpmgm.budget import spending_of
+from fpmgm.budget import shares_given, spending_of
 from fpmgm.denoiser import Denoiser
 from fpmgm.draws import Draw
 from fpmgm.generation import Sampling, rules_of, with_saved_settings
@@ -27,10 +27,11 @@ def fill_in(
         raise ValueError(f"batch_size is {sampling.batch_size}; it must be at least 1")
     decided = with_saved_settings(saved or {}, sampling)
     rows = [list(start) for start in starts]
-    by_length: dict[int, list[int]] = {}
+    alike: dict[tuple[int, int], list[int]] = {}  # of one length and, where the plan depends on it, with as much given
     for index, row in enumerate(rows):
-        by_length.setdefault(len(row), []).append(index)
-    for indices in by_length.values():
+        num_masks = row.count(denoiser.mask_id) if decided.budget_in == "positions" else 0
+        alike.setdefault((len(row), num_masks), []).append(index)
+    for indices in alike.values():
         for first in range(0, len(indices), sampling.batch_size):
             batch = indices[first : first + sampling.batch_size]
             for index, row in zip(batch, _filled(denoiser, [rows[i] for i in batch], batch, decided), strict=True):
@@ -41,14 +42,14 @@ def fill_in(
 def _filled(
     denoiser: Denoiser, rows: Sequence[Sequence[int]], indices: Sequence[int], sampling: Sampling
 ) -> list[list[int]]:
-    """Rows of one length; `indices` are those of their random streams."""
+    """Rows that have one plan; `indices` are those of their random streams."""
     z = torch.tensor(rows, dtype=torch.long, device=next(denoiser.parameters()).device)
     rng = Streams.of(sampling.seed, indices)
     if denoiser.is_causal:
         temperature = 1.0 if sampling.temperature is None else sampling.temperature
         draw = Draw(temperature=temperature, top_k=sampling.top_k, top_p=sampling.top_p, nucleus=sampling.nucleus)
         return left_to_right(denoiser, z, draw=draw, rng=rng).z.tolist()
-    spending = spending_of(sampling, denoiser.cost)
+    spending = spending_of(sampling, denoiser.cost, shares_given(rows, denoiser.mask_id))
     sampled = sample(
         denoiser,
         z,

@@ -13,6 +13,7 @@ from fpmgm.backbones.dit import MDLMConfig, Network
 from fpmgm.checkpoint import read_config
 from fpmgm.data.text import PAIRS, TextConfig
 from fpmgm.gradients import IterationCounts
+from fpmgm.injection import InjectionName
 from fpmgm.objectives import MaskedCrossEntropy
 from fpmgm.places import find_folder
 from fpmgm.recipes.poetry import MINI, POETRY
@@ -22,6 +23,8 @@ BASE = "stories-fp"
 """The bundled model that a run may start from. Its network, length and tokenizer are read from its folder."""
 RECIPE = "poetry"
 """The recipe that a run is a variant of."""
+INJECTION: InjectionName = "diagonal"
+"""Of a fresh model: the better one on stories, at equal updates and at equal time (docs/results/injections)."""
 FEWEST_BYTES_A_TOKEN = 2.0
 """A text of fewer bytes a token is not what the bundled tokenizer was made for: another language or code."""
 FEWEST_SEQUENCES = 4
@@ -68,6 +71,8 @@ class OwnPlan:
     length: int
     width: int
     num_heads: int
+    injection: InjectionName = "mlp"
+    """Of a fresh model. Plans that were made before there was a choice do not say it."""
     packed: str = TextConfig.packing
     """The packing that was decided on."""
     validation_share: float = 0.01
@@ -102,7 +107,9 @@ def sized_by_text(plan: OwnPlan, num_bytes: int) -> OwnPlan:
     symbols = next((num for size, num in ((3e4, 320), (3e5, 512), (3e6, 1024)) if num_bytes < size), 2048)
     width = 64 if num_bytes < 3e4 else 128 if num_bytes < 3e6 or plan.minutes < 20 else 192
     length = 32 if num_bytes < 3e4 or plan.minutes < 5 else 64 if plan.minutes < 30 else 128
-    return replace(plan, tokenizer=f"bpe-{symbols}", length=length, width=width, num_heads=width // 32)
+    return replace(
+        plan, tokenizer=f"bpe-{symbols}", length=length, width=width, num_heads=width // 32, injection=INJECTION
+    )
 
 
 def trained_network(name: str) -> MDLMConfig:
@@ -169,6 +176,8 @@ def data_of(plan: OwnPlan) -> TextConfig:
 def training_of(plan: OwnPlan, out: str) -> Training:
     """The run that a plan stands for."""
     network = replace(MINI, width=plan.width, num_heads=plan.num_heads)
+    if plan.injection != MINI.injection:
+        network = replace(network, injection=plan.injection, injection_start="random")  # as `stories-fp` has it
     if plan.init:
         trained = trained_network(plan.init)
         network = Network(**{field.name: getattr(trained, field.name) for field in fields(Network)})

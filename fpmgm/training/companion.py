@@ -13,8 +13,9 @@ from fpmgm.data import Dataset
 from fpmgm.denoiser import Denoiser
 from fpmgm.post_training.consistency import INIT
 from fpmgm.post_training.matching import TEACHER, Matching
-from fpmgm.training.config import Training
+from fpmgm.training.config import FSDP, Training
 from fpmgm.training.optim import moving_average, optimiser_of, set_learning_rate
+from fpmgm.training.sharding import cut, gather
 from fpmgm.training.start import frozen_model
 from fpmgm.training.state import TrainState
 
@@ -23,17 +24,22 @@ class Companion:
     """A network with its optimiser and, if it is asked for, its moving average."""
 
     def __init__(self, network: Denoiser, config: Training, objective: Matching) -> None:
-        self.network, self.objective = network, objective
+        self.network, self.objective, self.config = network, objective, config
         self.ema: AveragedModel = moving_average(network, objective.fake_ema)
         self.plain_optimiser: torch.optim.Optimizer = optimiser_of(network, config.optim)
         self.optimiser = self.plain_optimiser  # accelerate may wrap it
         self.ratio = objective.fake_lr / config.optim.lr
-
-    @property
-    def averaged(self) -> Denoiser | None:
-        """The moving average, if the student is compared with that."""
         module: Any = self.ema.module
-        return module.eval() if self.objective.fake_ema else None
+        is_sharded = config.sharding == FSDP
+        self.averaged: Denoiser | None = None
+        """The moving average, if the student is compared with that; of a sharded run a whole copy of it."""
+        if objective.fake_ema:
+            self.averaged = copy.deepcopy(network).eval() if is_sharded else module.eval()
+
+    def shard(self) -> None:
+        """Once the network is cut: its average too, and an optimiser of the shards."""
+        cut(self.ema.module, self.network)
+        self.plain_optimiser = self.optimiser = optimiser_of(self.network, self.config.optim)
 
     @property
     def state(self) -> TrainState:
@@ -43,6 +49,8 @@ class Companion:
         """Before the gradients of an update, whose learning rate is `lr` for the network that the run is about."""
         set_learning_rate(self.optimiser, lr * self.ratio)
         self.optimiser.zero_grad()
+        if self.averaged is not None and self.averaged is not self.ema.module:
+            gather(self.ema.module, self.averaged)
 
     def parameters(self) -> Iterable[Tensor]:
         return self.network.parameters()

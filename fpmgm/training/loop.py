@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from torch import Tensor
+from torch.distributed.fsdp import fully_shard
 
 from fpmgm.backbones import NetworkConfig
 from fpmgm.backbones.network import Learned
@@ -47,16 +48,15 @@ from fpmgm.training.learner import Learner, network_blocks
 from fpmgm.training.metrics import METRICS, Row, is_row, keep_metrics, read_metrics, read_start, write_start
 from fpmgm.training.optim import moving_average, optimiser_of, set_learning_rate
 from fpmgm.training.order import Order, parts_of
-from fpmgm.training.sharding import accelerator_for, check_sharding, gather, shard, whole, whole_state, without_sync
+from fpmgm.training.sharding import accelerator_for, check_sharding, cut, gather, whole, whole_state, without_sync
 from fpmgm.training.start import check_named_models, first_weights, load_data, model_beside, named_teacher, seen_before
 from fpmgm.training.state import (
     TrainState,
+    last_update,
     load_newest,
-    newest_state,
     remove_states_before,
     save_state,
     take_over,
-    update_of,
 )
 from fpmgm.training.trackers import start_tracking
 from fpmgm.training.watch import Watched
@@ -127,9 +127,11 @@ class Run:
         self.denoiser = denoiser
         self.ema = moving_average(denoiser, config.optim.ema)
         self.averaged: Learned = self.ema.module  # type: ignore[assignment]
-        """What is validated, sampled and saved; in a sharded run the main process has it whole, after `gather`."""
+        """What is validated, sampled and saved; in a sharded run those who need it have it whole, after `gather`."""
         optimiser: torch.optim.Optimizer = optimiser_of(denoiser, config.optim)
         self._take_over(optimiser)
+        if config.sharding == FSDP and (accelerator.is_main_process or self.objective.teacher_source == EMA):
+            self.averaged = copy.deepcopy(denoiser)
         self.teacher = self._teacher()
         self.companion = companion_of(config, self.network, data, self.teacher, accelerator.device)
         learner = Learner(denoiser, self.objective, self.teacher, self.companion)
@@ -167,10 +169,11 @@ class Run:
         return teacher.to(self.accelerator.device) if teacher else None
 
     def _shard(self, learner: Learner) -> torch.optim.Optimizer:
-        """Cut the weights and their average; returns the optimiser of the shards."""
-        if self.accelerator.is_main_process:
-            self.averaged = copy.deepcopy(self.denoiser)
-        shard(learner, self.ema.module)
+        """Cut the weights and their averages; returns the optimiser of the shards."""
+        fully_shard(learner)
+        cut(self.ema.module, self.denoiser)
+        if self.companion is not None:
+            self.companion.shard()
         optimiser = optimiser_of(self.denoiser, self.config.optim)
         self._take_over(optimiser)
         return optimiser
@@ -181,9 +184,9 @@ class Run:
             take_over(Path(before), TrainState(model=self.denoiser, ema=self.ema, optimiser=optimiser))
 
     def gather(self) -> None:
-        """Put the average of a sharded run together in the main process; all processes call this at once."""
+        """Put the average of a sharded run together in the processes that need it; all call this at once."""
         if self.config.sharding == FSDP:
-            gather(self.ema.module, self.averaged if self.accelerator.is_main_process else None)
+            gather(self.ema.module, None if self.averaged is self.ema.module else self.averaged)
 
     def resume(self) -> None:
         """Take over the last whole state of the folder, and drop the metrics that came after it."""
@@ -320,6 +323,8 @@ class Run:
         if following := self.objective.next_teacher_at(moment):
             assert self.teacher is not None
             self.teacher.load_state_dict(whole_state(self.ema.module if following == EMA else self.denoiser))
+        if self.objective.teacher_source == EMA:
+            self.gather()
         noise = self.objective.draw(self.denoiser, batch, rng=generator(config.seed, update), moment=moment)
         torch.manual_seed(generator(config.seed, update, rank, 2).initial_seed())  # dropout
         lr = config.optim.learning_rate(update, config.updates, is_warm=bool(config.continue_from))
@@ -342,13 +347,13 @@ class Run:
         total = float(accelerator.reduce(loss, "sum"))
         norm = float(whole(accelerator.clip_grad_norm_(self.denoiser.parameters(), config.optim.clip)))
         if self.companion is not None:
-            norm += float(accelerator.clip_grad_norm_(self.companion.parameters(), config.optim.clip))
+            norm += float(whole(accelerator.clip_grad_norm_(self.companion.parameters(), config.optim.clip)))
         if not (total < self._bad_loss and math.isfinite(norm)):  # nan too; the weights have not been touched
             self.optimiser.zero_grad()
             raise FloatingPointError(
                 f"the loss is {total}, the norm of its gradient {norm} at update {update + 1}: lower --optim.lr (now "
                 f"{config.optim.lr}) or --optim.clip (now {config.optim.clip}); the last checkpoint, after update "
-                f"{_last(self.folder)}, is as it was"
+                f"{last_update(self.folder / STATE)}, is as it was"
             )
         self._step(is_learning=getattr(noise, "is_learning", True))
         summed = {name: float(accelerator.reduce(value, "sum")) for name, value in terms.items()}
@@ -393,8 +398,3 @@ class Run:
         """What the run has made: the moving average of the weights, and what it was made of."""
         data = self.config.data.placed(self.data.content)
         return Model(denoiser=self.averaged.eval(), config=self.network, codec=self.data.codec, data=data)
-
-
-def _last(folder: Path) -> int:
-    newest = newest_state(folder / STATE)
-    return update_of(newest) if newest else 0

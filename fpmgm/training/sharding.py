@@ -1,7 +1,9 @@
 """Weights, their moving average and the optimiser in shards, one for each process of a run (FSDP2).
 
-All parameters are one group: they are put together for the passes of an update and lie in shards otherwise. What goes
-to disk is whole, in the one format there is, so that any number of processes reads it.
+All parameters are one group: they are put together for the passes of an update and lie in shards otherwise. Blocks are
+no groups of their own: a fixed point runs one block many times in a pass, and runs parts of it by themselves. Teachers
+are whole in every process. What goes to disk is whole, in the one format there is, so that any number of processes
+reads it.
 """
 
 import atexit
@@ -12,13 +14,11 @@ from contextlib import contextmanager
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, is_initialized
 from torch import Tensor, distributed, nn
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from fpmgm.devices import device_named, has_fast_bfloat16
 from fpmgm.training.config import FSDP, Training
-
-EMA = "ema"
 
 
 def accelerator_for(config: Training) -> Accelerator:
@@ -56,26 +56,15 @@ def check_sharding(config: Training, num_processes: int) -> None:
             "sharding is fsdp, and there is one process; start several, as in torchrun --nproc-per-node 2 -m fpmgm "
             "train RECIPE --sharding fsdp, or leave --sharding out"
         )
-    if config.objective.teacher_source == EMA:
-        raise ValueError(
-            "sharding is fsdp, and the teacher is the moving average, which lies in shards; give another "
-            "--objective.teacher, or leave --sharding out"
-        )
-    if hasattr(config.objective, "fake"):
-        raise ValueError(
-            "sharding is fsdp, and matching trains a second network beside the first, which is not sharded; leave "
-            "--sharding out"
-        )
 
 
-def shard(learner: nn.Module, average: nn.Module) -> None:
-    """Cut what learns, a module whose only parameters are those of its denoiser, and the average of these."""
-    fully_shard(learner)
-    shards = dict(learner.denoiser.named_parameters())  # type: ignore[union-attr]
+def cut(average: nn.Module, network: nn.Module) -> None:
+    """Cut the average of a network as the network is."""
+    shards = dict(network.named_parameters())
     for name, parameter in list(average.named_parameters()):
         owner, _, own = name.rpartition(".")
-        cut = nn.Parameter(placed(parameter.detach(), shards[name]), requires_grad=parameter.requires_grad)
-        setattr(average.get_submodule(owner), own, cut)
+        part = nn.Parameter(placed(parameter.detach(), shards[name]), requires_grad=parameter.requires_grad)
+        setattr(average.get_submodule(owner), own, part)
 
 
 def whole(tensor: Tensor) -> Tensor:

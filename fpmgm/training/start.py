@@ -11,9 +11,10 @@ from fpmgm.budget import plan
 from fpmgm.checkpoint import Model, find_folder, load, read_config, read_settings
 from fpmgm.codecs import load_codec
 from fpmgm.data import DataConfig, Dataset
-from fpmgm.data.tokenizing import trained_size
+from fpmgm.data.stories_symbols import source_size
+from fpmgm.data.tokenizing import KNOWN, trained_size
 from fpmgm.denoiser import Denoiser
-from fpmgm.evaluation.judges import check_judge, judge_named
+from fpmgm.evaluation.judges import STORIES_IDS, STORIES_SOURCE, check_judge, judge_named
 from fpmgm.interop.conversion import check_map, to_fixed_point
 from fpmgm.interop.layer_map import LayerMap
 from fpmgm.post_training.consistency import DISTANCES, INIT, Consistency
@@ -36,6 +37,7 @@ def check_named_models(config: Training) -> None:
         if config.init_map:
             check_map(source, LayerMap.parse(config.init_map))
         _check_length(f"init {config.source}", source, config)
+        _check_tokenizer(f"init {config.source}", config.source, config)
         if not config.init_map:
             # The data tells its own symbols, later.
             known = replace(config.data.vocabulary, size=source.vocabulary.size, mask_id=source.vocabulary.mask_id)
@@ -48,9 +50,21 @@ def check_named_models(config: Training) -> None:
     if config.watch.every:
         if not isinstance(config.model, Network):
             raise ValueError(f"watch.every is {config.watch.every}, and this run makes no text; a frontier is of text")
-        check_judge(judge_named(config.watch.judge))
-        for budget in config.watch.budgets:
-            plan(budget, config.model.cost)
+        _check_watch(config, config.model)
+
+
+def _check_watch(config: Training, network: Network) -> None:
+    """A ValueError if the samples of a run cannot be made or judged."""
+    judge = judge_named(config.watch.judge)
+    check_judge(judge)
+    symbols = _made(getattr(config.data, "tokenizer", ""))
+    if judge == STORIES_IDS and symbols and not source_size(symbols):
+        raise ValueError(
+            f"watch.judge {judge} reads only models that write the source's own ids, and this run writes {symbols}; "
+            f"{STORIES_SOURCE} judges it through its text"
+        )
+    for budget in config.watch.budgets:
+        plan(budget, network.cost)
 
 
 def _check_beside(who: str, name: str, config: Training) -> None:
@@ -59,9 +73,11 @@ def _check_beside(who: str, name: str, config: Training) -> None:
     if source.is_causal:
         raise ValueError(f"{who} is a causal model; it must be a masked one")
     _check_length(who, source, config)
-    if config.source:
-        _check_alike(config.source, who, name)
-        _check_symbols(who, source.vocabulary, read_config(find_folder(config.source)).vocabulary)
+    if not config.source:
+        _check_tokenizer(who, name, config)
+        return
+    _check_alike(config.source, who, name)
+    _check_symbols(who, source.vocabulary, read_config(find_folder(config.source)).vocabulary)
 
 
 def seen_before(config: Training) -> str:
@@ -165,6 +181,23 @@ def _check_alike(init: str, who: str, name: str) -> None:
     ours, theirs = (load_codec(find_folder(each)) for each in (init, name))
     if ours is not None and theirs is not None and not ours.is_alike(theirs):
         raise ValueError(f"{who} has another tokenizer than init {init}; it must have the student's")
+
+
+def _check_tokenizer(who: str, name: str, config: Training) -> None:
+    """A ValueError if a model has another tokenizer than the run by what both are called, before any text is read."""
+    theirs = _made(getattr(read_settings(find_folder(name))[1], "tokenizer", ""))
+    ours = _made(getattr(config.data, "tokenizer", ""))
+    if theirs and ours and theirs != ours:
+        raise ValueError(
+            f"{who} has another tokenizer than the run, {theirs} and not {ours}; give --data.tokenizer the model's own"
+        )
+
+
+def _made(tokenizer: str) -> str:
+    """The whole name of a tokenizer that is known by it; empty for that of a file."""
+    if size := source_size(tokenizer):
+        return f"source-{size}"
+    return tokenizer if tokenizer in KNOWN or trained_size(tokenizer) else ""
 
 
 def _teacher_name(config: Training) -> str:

@@ -156,6 +156,12 @@ def newest_state(folder: Path) -> Path | None:
     return next(iter(states(folder)), None)
 
 
+def last_update(folder: Path) -> int:
+    """The update of the last state; 0 if there is none."""
+    newest = newest_state(folder)
+    return update_of(newest) if newest else 0
+
+
 def check_state(run: Path) -> None:
     """A ValueError if a folder holds no run that another one can continue from."""
     if newest_state(run / "state") is None:

@@ -17,7 +17,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = [
     {"types", "names", "schema", "hub", "progress", "provenance", "files", "pictures"},
     {"devices", "symbols", "places"},
-    {"randomness", "draws", "masking", "head_loss", "gelu", "locks", "cluster", "positionwise"},
+    {"randomness", "draws", "masking", "head_loss", "gelu", "sums", "locks", "cluster", "positionwise"},
     {"solvers", "reuse", "transitions", "budget", "guidance"},
     {"remasking", "resting"},
     {"gradients", "injection"},
