@@ -65,6 +65,15 @@ def test_paper_scores_the_first_token_after_an_end_that_it_puts_before(judged: t
         torch.testing.assert_close(reading.nats, nats_of(model, [END, *row]))
 
 
+def test_paper_scores_every_token_and_every_end_between_documents(judged: tuple[str, Model]) -> None:
+    source, model = judged
+    codec = text_codec(model)
+    sea, oak, old = map(codec.encode, ("the sea", "a poem", "old"))
+    row = [*sea, END, *oak, END, *old]
+    [reading], _ = read_symbols(load_judge(source), codec, [row])
+    torch.testing.assert_close(reading.nats, nats_of(model, [END, *row]))
+
+
 @pytest.mark.parametrize("convention", ["paper", "published"])
 def test_no_token_is_lost_at_the_full_length_of_the_judge(judged: tuple[str, Model], convention: str) -> None:
     source, model = judged
@@ -111,6 +120,8 @@ def test_a_convention_is_part_of_the_key_unless_it_is_the_usual_one(judged: tupl
     cell = Cell(model=str(tmp_path / "model"), sampling=Sampling(budget=4))
     usual = TextEvaluator(judge=judge)
     assert "convention" not in usual.key()[0]
+    assert usual.key()[0]["ends"] == "all"  # rows of before 2026-11-19 scored the first end only, and are others
+    assert "ends" not in TextEvaluator(judge="stories-source").key()[0]  # which always scored all
     keys = {
         key_of(cell, Protocol(num_samples=2, evaluator=each))
         for each in (usual, replace(usual, convention="published"))

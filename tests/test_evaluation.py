@@ -222,7 +222,7 @@ def test_validation_perplexity_leaves_padding_out(small_model: Build, is_causal:
     assert same.nats_per_token == pytest.approx(perplexity(denoiser, x[:1]).nats_per_token)
 
 
-def test_a_judge_reads_its_own_end_of_text_between_documents_and_scores_the_first(tmp_path: Path) -> None:
+def test_a_judge_reads_and_scores_its_own_ends_of_text_between_documents(tmp_path: Path) -> None:
     model = save_fresh(tmp_path / "judge", is_causal=True)
     with torch.no_grad():
         for parameter in model.denoiser.parameters():
@@ -234,8 +234,7 @@ def test_a_judge_reads_its_own_end_of_text_between_documents_and_scores_the_firs
     (reading,) = judge.read(["the sea<|endoftext|>a poem<|endoftext|>old"])
     with torch.no_grad():
         nll = next_token_nll(model.denoiser, torch.tensor([whole]))[0]
-    second_end = len(parts[0]) + len(parts[1]) + 1
-    torch.testing.assert_close(reading.nats, torch.cat([nll[:second_end], nll[second_end + 1 :]]))
+    torch.testing.assert_close(reading.nats, nll)
     together = judge.read(["the sky", "the sea<|endoftext|>a poem<|endoftext|>old", "oak"])[1]
     torch.testing.assert_close(together.nats, reading.nats, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(together.feature, reading.feature, rtol=1e-4, atol=1e-5)

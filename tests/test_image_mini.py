@@ -20,7 +20,7 @@ from fpmgm.experiments.image_mini import failing, lines, pairs, sections, whole
 from fpmgm.experiments.image_mini.lines import FP, FROM_START, SHAPES, STAGES, Line
 from fpmgm.experiments.image_mini.page import ImagePage
 from fpmgm.experiments.image_mini.quoted import FILE, quoted
-from fpmgm.experiments.image_mini.tables import FINDINGS
+from fpmgm.experiments.image_mini.tables import FINDINGS, not_here, without_missing
 from fpmgm.experiments.report import FOUND, ROWS, Report
 from fpmgm.experiments.reproduce import Reproduction
 from fpmgm.recipes import RECIPES
@@ -73,6 +73,41 @@ def test_what_came_to_a_table_later_is_measured_only_if_its_section_is_named(tmp
     assert {budget for _, budget, _ in page.jobs("inception", table)} == {96}
     asked = replace(page, asked=("inception",))
     assert {budget for _, budget, _ in asked.jobs("inception", table)} == {24, 96}
+
+
+def test_what_nobody_has_measured_has_no_column_and_no_line_and_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forbid_work(monkeypatch)
+    page = ImagePage(folder=COMMITTED, runs=tmp_path)
+    table = sections.budgets_table(page)
+    found = {key: dict(own) for key, own in page.measured("budgets", early(table)).items()}
+    shown, words = without_missing("budgets", table, found)
+    assert shown.late_budgets == ()
+    assert words == "Not measured here: 120 blocks; 240 blocks. `fpmgm reproduce image-mini --only budgets` does it."
+    key = table.lines[0].key
+    found[key][120] = found[key][96]
+    shown, words = without_missing("budgets", table, found)
+    assert shown.late_budgets == (120,)
+    assert "120" not in words
+    late = table._replace(lines=(*table.lines, Line(lines.PLAIN_SHORT[0], "none", is_late=True)))
+    shown, words = without_missing("budgets", late, {**found, late.lines[-1].key: {}})
+    assert shown.lines == table.lines
+    assert lines.PLAIN_SHORT[0].name in words
+
+
+def early(table: lines.Table) -> lines.Table:
+    """The table without what came to it later."""
+    return table._replace(late_budgets=())
+
+
+def test_a_run_that_several_sections_need_is_counted_once_in_the_sum(tmp_path: Path) -> None:
+    page = ImagePage(folder=COMMITTED, runs=tmp_path, asked=("budgets", "pairs"))
+    made: set[Path] = set()
+    first, again = (whole.estimate(page, "pairs", made) for _ in range(2))
+    assert first == whole.estimate(page, "pairs")
+    assert again.training == 0 < first.training
+    assert again.sampling == first.sampling
 
 
 def test_sections_are_listed_and_nothing_is_left_without_a_name(capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,7 +203,7 @@ def test_the_page_on_images_has_all_tables_and_measures_nothing_twice(
         assert f"## {section.title}" in text
     assert f"| {FP.name} | three-state | 3 |" in text
     assert "no L_CONS, as many updates" in text
-    assert "| FP-MaskGIT 2/2, three-state | MaskGIT, 12 blocks | not measured |" in text
+    assert "Not measured here. `fpmgm reproduce image-mini --only pairs` does it." in text
     assert FINDINGS in text
     for name in ("main.png", "real.png", "samples-0.png"):
         assert (page.folder / name).stat().st_size > 0
@@ -199,12 +234,12 @@ def test_pairs_are_measured_when_they_are_asked_for_and_only_once(
 @pytest.mark.slow
 def test_failures_are_counted_when_they_are_asked_for(page: ImagePage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failing, "LINES", (Line(FP, "none"),))
-    assert "not measured" in failing.failures_part(page).text
+    assert failing.failures_part(page).text == not_here("failures")
     page.train([FP])
     asked = replace(page, asked=("failures",))
     text = failing.failures_part(asked).text
     assert "| real images |  | 10 |" in text
-    assert "not measured" not in text
+    assert "not measured" not in text.lower()
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from fpmgm.__main__ import main
+from fpmgm.data.text import TextConfig
 from fpmgm.experiments import plan
 from fpmgm.experiments.costs import (
     base_of,
@@ -29,6 +30,8 @@ from fpmgm.recipes import RECIPES
 from fpmgm.recipes.train import changed
 from fpmgm.training.config import Training
 from fpmgm.training.folder import settings_of
+from fpmgm.training.loop import train
+from tests.test_recipes import VERSE
 
 SMALL: dict[str, Any] = {"model": {"width": 16, "num_heads": 2, "cond_width": 8}, "data": {"length": 32}}
 
@@ -134,7 +137,7 @@ def test_full_size_is_planned_without_weights_and_set_against_the_paper(
     assert half.sides[0].hours == pytest.approx(139)
 
 
-def test_a_run_that_was_made_is_checked_against_its_plan(tmp_path: Path) -> None:
+def test_a_run_that_was_made_is_checked_against_its_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / "run"
     run.mkdir()
     settings = settings_of(replace(RECIPES["poetry"], batch_size=8))
@@ -150,6 +153,13 @@ def test_a_run_that_was_made_is_checked_against_its_plan(tmp_path: Path) -> None
     assert (checked.planned, checked.ratio) == (pytest.approx(planned), pytest.approx(planned / 2))
     with pytest.raises(ValueError, match="is no run folder"):
         plan_of(replace(asked, check=(str(tmp_path),)))
+    monkeypatch.setattr(plan, "measured_efficiency", lambda *_: pytest.fail("measured before the run was looked at"))
+    with pytest.raises(ValueError, match="is no run folder"):
+        plan_of(replace(asked, efficiency=0.0, measure=True, check=(str(tmp_path),)))
+    (run / "config.json").write_text(json.dumps({**settings, "mixed_precision": "bf16"}))
+    with pytest.raises(ValueError, match=r"run computed in bfloat16, .*give --precision bf16"):
+        plan_of(asked)
+    assert plan_of(replace(asked, precision="bf16")).checked[0].recipe == "poetry"
     (run / "config.json").write_text(json.dumps({**settings, "model.width": 12}))
     with pytest.raises(ValueError, match="has another network, length or objective than poetry-mdlm and poetry"):
         plan_of(asked)
@@ -166,6 +176,43 @@ def test_an_efficiency_is_measured_by_real_updates(monkeypatch: pytest.MonkeyPat
         torch.set_num_threads(before)
     assert 0 < found.efficiency < 1
     assert found.efficiency_from == "measured here with poetry"
+
+
+@pytest.mark.slow
+def test_two_runs_of_the_recipes_of_stories_are_checked_against_a_measured_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FPMGM_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "verse.txt").write_text(VERSE)
+    data = TextConfig(source=str(tmp_path / "verse.txt"), tokenizer="bpe-300", length=32)
+    monkeypatch.setattr(plan, "FEWEST_UPDATES", 4)
+    runs = []
+    for recipe in ("stories-fp", "stories-mdlm"):
+        own = small(recipe, data={}, updates=9, batch_size=4, validation_sequences=8, mixed_precision="bf16")
+        monkeypatch.setitem(plan.RECIPES, recipe, replace(own, data=data))
+        runs.append(
+            str(Path(train(replace(own, data=data, out=str(tmp_path / recipe)), recipe, card_samples=1)).parent)
+        )
+    capsys.readouterr()
+    before = torch.get_num_threads()
+    try:
+        command = [
+            "plan",
+            "stories-fp",
+            "--hardware",
+            "1xcpu",
+            "--precision",
+            "bf16",
+            "--measure",
+            "--measure-batch",
+            "4",
+        ]
+        assert main([*command, "--check", *runs, "--json"]) == 0
+    finally:
+        torch.set_num_threads(before)
+    checked = json.loads(capsys.readouterr().out)["checked"]
+    assert [each["recipe"] for each in checked] == ["stories-fp", "stories-mdlm"]
+    assert all(each["updates"] == 6 and each["ratio"] > 0 for each in checked)
 
 
 @pytest.mark.parametrize(

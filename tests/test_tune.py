@@ -16,6 +16,7 @@ from fpmgm.experiments.tune import Try, Tuning, axes_of, tune
 from fpmgm.recipes import RECIPES
 from fpmgm.training.config import Training
 from tests.test_recipes import VERSE
+from tests.test_text_mini import small_models
 
 
 def made_up(tried: list[str], bad_rate: float = math.inf) -> Any:
@@ -51,6 +52,7 @@ def test_every_stage_starts_from_the_best_before_it_and_ranges_are_widened_at_th
     assert "learning rate 0.0024" in tried  # beyond the best, which is then at no end
     text = page.read_text()
     assert text.count("## ") == 3
+    assert "    fpmgm tune poetry --updates 5 --widen 3 --seed 0 --training.optim.lr 0.0003\n" in text
     assert "Kept: 0.0012." in text
     num = len(tried)
     assert tune(asked) == page
@@ -129,3 +131,24 @@ def test_the_command_tunes_by_real_runs(
     assert all(row["score"] > 0 and row["updates"] == 3 for row in rows)
     monkeypatch.setattr(tuning, "train", lambda *_, **__: pytest.fail("trained again"))
     assert main(command) == 0
+
+
+@pytest.mark.slow
+def test_an_adaptation_is_tuned_by_real_runs_and_their_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FPMGM_CACHE", str(tmp_path / "cache"))
+    models = small_models(tmp_path / "models")
+    config = models["recipes"]["stories-adapt"]
+    monkeypatch.setitem(RECIPES, "stories-adapt", config)
+    asked = Tuning(
+        recipe="stories-adapt", training=config, updates=2, widen=0, budget=9, num_samples=4, judge=models["judge"],
+        out=str(tmp_path / "out"), runs=str(tmp_path / "runs"),
+    )  # fmt: skip
+    text = tune(asked).read_text()
+    assert [line for line in text.splitlines() if line.startswith("## ")] == [
+        "## Weight",
+        "## Temperature",
+        "## Largest gap, from 0.05 on",
+    ]
+    assert text.count("samples at 9 blocks") == 3
+    monkeypatch.setattr(tuning, "train", lambda *_, **__: pytest.fail("trained again"))
+    assert tune(asked).read_text() == text

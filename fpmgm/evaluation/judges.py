@@ -3,8 +3,8 @@
 A text may hold several documents with <|endoftext|> between them. The judge reads one of its own end-of-text tokens at
 each such place. There are two conventions, and every result names its own:
 
-`paper`      an end-of-text is put before the text, and every token of the text is scored, the first one too. Ends at
-             both ends of a sample are left out; of those between documents only the first is scored.
+`paper`      an end-of-text is put before the text, and every token of the text is scored: the first one, and every end
+             between documents. Ends at both ends of a sample are left out.
 `published`  the public code of MDLM, ReMDM and Duo. Nothing is put before the text, and ends stay where the sample has
              them. The first token is not scored, and of all ends only the first.
 """
@@ -136,16 +136,16 @@ def judged_ids(
 
 
 def scored(ids: Sequence[int], end: int, convention: str = PAPER) -> list[bool]:
-    """Which of the tokens after the first are scored: all but the second and later ends of text.
-
-    With `paper` the first token was put there and does not count as an end; with `published` it does if it is one.
+    """Which of the tokens after the first are scored: with `paper` all, with `published` of all ends only the first.
 
     >>> scored([0, 7, 0, 8, 9, 0, 5], end=0)
-    [True, True, True, True, False, True]
+    [True, True, True, True, True, True]
     >>> scored([0, 7, 0, 8, 9, 0, 5], end=0, convention="published")
     [True, False, True, True, False, True]
     """
-    ends = int(convention == PUBLISHED and list(ids[:1]) == [end])
+    if convention == PAPER:
+        return [True] * len(ids[1:])
+    ends = int(list(ids[:1]) == [end])
     found = []
     for token in ids[1:]:
         ends += token == end

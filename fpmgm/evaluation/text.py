@@ -16,7 +16,15 @@ from fpmgm.evaluation.diversity import distinct_counts, repetition, set_diversit
 from fpmgm.evaluation.evaluator import PAPER, ConventionName, Metric, Validation
 from fpmgm.evaluation.held_out import HELD_OUT, data_for, text_codec
 from fpmgm.evaluation.intervals import Interval, Means, Statistics, bootstrap, jackknife
-from fpmgm.evaluation.judges import Judge, Reading, check_convention, load_judge, read_symbols
+from fpmgm.evaluation.judges import (
+    STORIES_IDS,
+    STORIES_SOURCE,
+    Judge,
+    Reading,
+    check_convention,
+    load_judge,
+    read_symbols,
+)
 from fpmgm.evaluation.likelihood import perplexity
 from fpmgm.evaluation.mauve import FEWEST, TextFeatures, mauve_interval, reference_texts
 from fpmgm.evaluation.shown import samples_of
@@ -135,6 +143,8 @@ class TextEvaluator:
             settings["mauve_split"] = self.mauve_split
         if self.convention != PAPER:
             settings["convention"] = self.convention
+        elif self.judge not in ("", STORIES_SOURCE, STORIES_IDS):
+            settings["ends"] = "all"  # before 2026-11-19, only the first end between documents was scored
         return settings, _judge_weights(self.judge)
 
     def shown(self, model: Model, data: Dataset, num: int) -> tuple[str, list[Any]]:

@@ -1,10 +1,10 @@
 """Plans: parameters, operations, memory and hours of a recipe on named hardware, plain and fixed point side by side."""
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -29,6 +29,7 @@ from fpmgm.schema import require
 from fpmgm.training.config import Training
 from fpmgm.training.folder import settings_before, settings_of
 from fpmgm.training.metrics import read_metrics
+from fpmgm.training.sharding import mixed_precision
 
 GIB = 1 << 30
 FEWEST_UPDATES = 20
@@ -212,7 +213,8 @@ def plan_of(asked: Asked, *, on_measure: Callable[[str], None] | None = None) ->
     names = [name for name in (asked.beside, asked.recipe) if name]
     configs = {name: _sized(asked, RECIPES[name]) for name in names}
     for config in configs.values():
-        base_of(config)  # what cannot be counted is refused before anything is measured
+        base_of(config)  # what cannot be counted or checked is refused before anything is measured
+    runs = [_made(Path(run), names, asked) for run in asked.check]
     efficiency, source = _efficiency(asked, configs, on_measure)
     sides = tuple(_side(name, config, asked, efficiency) for name, config in configs.items())
     return Planned(
@@ -223,7 +225,7 @@ def plan_of(asked: Asked, *, on_measure: Callable[[str], None] | None = None) ->
         sides=sides,
         ratios=_ratios(*sides) if len(sides) == 2 else {},
         paper=_published(asked.recipe) if asked.recipe in PAPER and len(sides) == 2 else {},
-        checked=tuple(_checked(Path(run), sides) for run in asked.check),
+        checked=tuple(_checked(run, sides) for run in runs),
     )
 
 
@@ -330,33 +332,59 @@ def measured_efficiency(config: Training, asked: Asked) -> float:
     return 2 * whole / seconds / (devices * _peak(device, asked))
 
 
-def _checked(run: Path, sides: tuple[Side, ...]) -> Checked:
-    """The mean seconds of a run's updates; the first ones, and those that validated, are left out."""
+class _Made(NamedTuple):
+    """A run that was really made."""
+
+    folder: Path
+    recipe: str
+    batch_size: int
+    seconds: list[float]
+    """Of its updates; the first ones, and those that validated, are left out."""
+
+
+def _made(run: Path, recipes: Sequence[str], asked: Asked) -> _Made:
+    """What a run tells of itself; a ValueError if the plan is of something else."""
     settings = settings_before(run)
     if settings is None:
         raise ValueError(f"{run} is no run folder; give the folder of a run, such as runs/stories-fp")
-    side = _side_of(run, settings, sides)
+    recipe = _recipe_of(run, settings, recipes)
+    own = replace(
+        RECIPES[recipe], **{name: settings[name] for name in ("mixed_precision", "device") if name in settings}
+    )
+    if (precision := mixed_precision(own)) != ("bf16" if asked.is_mixed else "no"):
+        told = {"bf16": ("bfloat16", "bf16"), "no": ("float32", "float32")}[precision]
+        raise ValueError(
+            f"{run} computed in {told[0]}, and the plan is of another precision; give --precision {told[1]}"
+        )
     rows = [row for row in read_metrics(run)[FEWEST_UPDATES // 2 :] if "validation" not in row]
     if len(rows) < FEWEST_UPDATES:
         raise ValueError(f"{run} has {len(rows)} updates to check by; give a run of at least {2 * FEWEST_UPDATES}")
-    seconds = statistics.fmean(row["seconds"] for row in rows)
-    planned = side.seconds_per_update * settings.get("batch_size", side.batch_size) / side.batch_size
+    batch_size = settings.get("batch_size", RECIPES[recipe].batch_size)
+    return _Made(run, recipe, batch_size, [row["seconds"] for row in rows])
+
+
+def _checked(run: _Made, sides: tuple[Side, ...]) -> Checked:
+    """The mean seconds of a run's updates beside those of its plan."""
+    side = next(side for side in sides if side.recipe == run.recipe)
+    seconds = statistics.fmean(run.seconds)
+    planned = side.seconds_per_update * run.batch_size / side.batch_size
     return Checked(
-        run=str(run),
-        recipe=side.recipe,
-        updates=len(rows),
+        run=str(run.folder),
+        recipe=run.recipe,
+        updates=len(run.seconds),
         seconds_per_update=seconds,
         planned=planned,
         ratio=planned / seconds,
     )
 
 
-def _side_of(run: Path, settings: dict[str, Any], sides: tuple[Side, ...]) -> Side:
-    """The plan of the recipe whose network, data and objective the run has."""
+def _recipe_of(run: Path, settings: dict[str, Any], recipes: Sequence[str]) -> str:
+    """The recipe whose network, length and objective the run has."""
     parts = ("model.", "data.length", "objective")
-    for side in sides:
-        planned = settings_of(RECIPES[side.recipe])
+    for recipe in recipes:
+        planned = settings_of(RECIPES[recipe])
         if all(settings.get(name, value) == value for name, value in planned.items() if name.startswith(parts)):
-            return side
-    recipes = " and ".join(side.recipe for side in sides)
-    raise ValueError(f"{run} has another network, length or objective than {recipes}; plan its own recipe")
+            return recipe
+    raise ValueError(
+        f"{run} has another network, length or objective than {' and '.join(recipes)}; plan its own recipe"
+    )

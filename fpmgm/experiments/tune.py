@@ -7,6 +7,7 @@ validation. A stage of consistency has the weight, the temperature (of KL) and t
 import hashlib
 import json
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -337,6 +338,24 @@ def _told(value: Any) -> str:
     return f"{value:g}"
 
 
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
+
+
+def _command(asked: Tuning, config: Training) -> str:
+    """What makes the page again, with all that differs from the recipe."""
+    usual = settings_of(RECIPES[asked.recipe])
+    words = [f"fpmgm tune {asked.recipe} --updates {config.updates} --widen {asked.widen} --seed {asked.seed}"]
+    if isinstance(config.objective, Consistency):
+        words.append(f"--budget {asked.budget} --num-samples {asked.num_samples} --judge {asked.judge}")
+    words += [
+        f"--training.{name.replace('_', '-')} {value}"
+        for name, value in settings_of(asked.training).items()
+        if name not in (*BY_MACHINE, "updates", "seed") and usual.get(name) != value
+    ]
+    return " ".join(words)
+
+
 def _write(asked: Tuning, tries: Sequence[Try], chosen: dict[str, str], config: Training) -> None:
     """The page, and the settings of what was chosen."""
     by_samples = isinstance(config.objective, Consistency)
@@ -351,10 +370,11 @@ def _write(asked: Tuning, tries: Sequence[Try], chosen: dict[str, str], config: 
     made = provenance()
     parts = [
         f"# Tuning {asked.recipe}",
-        f"    fpmgm tune {asked.recipe} --updates {config.updates} --seed {asked.seed}",
+        "    " + " \\\n        ".join(textwrap.wrap(_command(asked, config), 100, break_on_hyphens=False)),
         f"Commit {made['commit']}, {made['hardware']}. Each stage starts from the best of those before it, and the "
-        "lowest score is kept. A range whose best value lies at an end was widened. There is one seed, so differences "
-        "within the errors are chance.",
+        f"lowest score is kept. A range whose best value lies at an end was widened, at most {_times(asked.widen)}. "
+        "There is one seed, so differences within the errors are chance. The settings that were kept lie in "
+        "`chosen.json` beside this page, and all tries in `tune.jsonl`.",
     ]
     for name, value in chosen.items():
         own = [each for each in tries if each.stage == name]

@@ -9,7 +9,7 @@ from fpmgm.evaluation.image_failures import Failures, failures, near
 from fpmgm.evaluation.tables import Column, markdown
 from fpmgm.experiments.image_mini.lines import BUNDLED, Line
 from fpmgm.experiments.image_mini.page import ImagePage
-from fpmgm.experiments.image_mini.tables import NOT_MEASURED
+from fpmgm.experiments.image_mini.tables import NOT_MEASURED, not_here
 from fpmgm.experiments.parts import Part
 
 FAILING = "failures"
@@ -55,6 +55,8 @@ def failures_part(page: ImagePage) -> Part:
     """The counts of each line at each budget, and of real images."""
     found = [Counted("real images", None, _counts(page, None, 0))]
     found += [Counted(line.words, budget, _counts(page, line, budget)) for line, budget in places()]
+    if not any(each.counts for each in found):
+        return Part(text=not_here(FAILING))
     return Part(text=f"{WORDS}\n\n{markdown(found, COLUMNS).rstrip()}")
 
 

@@ -10,7 +10,7 @@ from fpmgm.evaluation.intervals import Interval
 from fpmgm.evaluation.tables import Column, markdown
 from fpmgm.experiments.image_mini.lines import BUDGETS, BUNDLED, COFRE, DEEP, FP, SHALLOW, Line
 from fpmgm.experiments.image_mini.page import ImagePage
-from fpmgm.experiments.image_mini.tables import NOT_MEASURED
+from fpmgm.experiments.image_mini.tables import NOT_MEASURED, not_here
 from fpmgm.experiments.parts import Part, Reading
 
 PAIRED = "frechet pair"
@@ -100,6 +100,8 @@ def _difference(page: ImagePage, section: str, pair: Pair, budget: int) -> Inter
 def pairs_part(page: ImagePage, section: str, pairs: Sequence[Pair]) -> Part:
     """The table of pairs, and their readings."""
     found = compared(page, section, pairs)
+    if not any(each.readings for each in found):
+        return Part(text=not_here(section))
     readings = {f"{each.ours.words} - {each.theirs.words}": each.readings for each in found if each.readings}
     words = f"{WORDS} {page.num_samples} samples, guidance of weight {page.cfg_weight:g}."
     return Part(text=f"{words}\n\n{markdown(found, [*COLUMNS, *map(_at, BUDGETS)]).rstrip()}", readings=readings)

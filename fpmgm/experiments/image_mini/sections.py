@@ -31,6 +31,7 @@ from fpmgm.experiments.image_mini.tables import (
     scores_table,
     training_of,
     trainings_table,
+    without_missing,
 )
 from fpmgm.experiments.parts import Part
 from fpmgm.generation import generate
@@ -92,7 +93,8 @@ def inception_tables(page: ImagePage) -> tuple[Table, ...]:
 def _part(page: ImagePage, name: str, table: Table, quotes: Sequence[str], between: str = "") -> Part:
     """A table of distances, one of scores, and the paper's tables beside them."""
     found = page.measured(name, table)
-    blocks = [how_many(table), distances_table(table, found), between, scores_table(table, found)]
+    table, missing = without_missing(name, table, found)
+    blocks = [how_many(table), missing, distances_table(table, found), between, scores_table(table, found)]
     return Part(text="\n\n".join([*filter(None, blocks), *(quoted(each).rstrip() for each in quotes)]))
 
 
@@ -113,8 +115,10 @@ def _pictured(found: Found, table: Table) -> Iterator[Row]:
 
 
 def _shapes(page: ImagePage) -> Part:
+    part = _part(page, "shapes", shapes_table(page), ["shapes"])
     stacks = "Stacks have as many updates as the shapes, and are sampled without reuse, which they do not have."
-    return Part(text=stacks) + _part(page, "shapes", shapes_table(page), ["shapes"])
+    has_stacks = any(f"| {each.name} |" in part.text for each in lines.PLAIN_SHORT)
+    return Part(text=stacks) + part if has_stacks else part
 
 
 def _real(page: ImagePage) -> Part:
@@ -138,7 +142,9 @@ def _inception(page: ImagePage) -> Part:
         f"{page.inception_samples} samples a cell against at most 2,500 held-out images, one seed. With so few samples "
         "FID is biased upwards: it is not comparable with values of other numbers of samples."
     )
-    return Part(text=f"{words}\n\n{inception_table(tables[0], page.measured('inception', tables[0]))}")
+    found = page.measured("inception", tables[0])
+    table, missing = without_missing("inception", tables[0], found)
+    return Part(text="\n\n".join(filter(None, [words, missing, inception_table(table, found)])))
 
 
 def _training(page: ImagePage) -> Part:

@@ -9,6 +9,7 @@ from fpmgm.experiments.benchmark import Benchmark, config_of
 from fpmgm.experiments.image_mini.lines import DEEP, FP, SHALLOW
 from fpmgm.experiments.image_mini.page import ImagePage
 from fpmgm.experiments.image_mini.quoted import quoted
+from fpmgm.experiments.image_mini.tables import not_here
 from fpmgm.experiments.parts import Part, Reading
 from fpmgm.experiments.text_mini.quoted import quoted as quoted_text
 from fpmgm.experiments.timings import TIMING, about_timing, round_ratio, timed, update_memories
@@ -58,7 +59,7 @@ def speed_part(page: ImagePage) -> Part:
     """Times of networks that took turns, if they were measured or are asked for, and the paper's beside them."""
     quotes = f"{quoted('training').rstrip()}\n\n{OF_TEXT} {quoted_text('latency').rstrip()}"
     if SPEED not in page.asked and not is_timed(page):
-        return Part(text=f"Not measured here: `fpmgm reproduce image-mini --only {SPEED}` does it.\n\n{quotes}")
+        return Part(text=f"{not_here(SPEED)}\n\n{quotes}")
     found = timed(page, _asked(page), networks())
     memories = update_memories(page, NAMES, networks(), BATCH, _most_iterations())
     costs = [_cost(index, found, memories) for index in range(len(NAMES))]

@@ -36,6 +36,21 @@ def claims(folder: Path) -> str:
     return file.read_text(encoding="utf-8").strip()
 
 
+def not_here(section: str, what: str = "") -> str:
+    """A sentence on what nobody has measured, and the command that does it."""
+    return f"Not measured here{what and f': {what}'}. `fpmgm reproduce image-mini --only {section}` does it."
+
+
+def without_missing(section: str, table: Table, found: Found) -> tuple[Table, str]:
+    """The table without lines and budgets that came later and that nobody has measured, and a sentence on these."""
+    budgets = [each for each in table.late_budgets if any(each in own for own in found.values())]
+    lines = [line for line in table.lines if not line.is_late or found[line.key]]
+    missing = [line.name for line in table.lines if line not in lines]
+    missing += [f"{each} blocks" for each in table.late_budgets if each not in budgets]
+    shown = table._replace(lines=tuple(lines), late_budgets=tuple(budgets))
+    return shown, not_here(section, "; ".join(missing)) if missing else ""
+
+
 def how_many(table: Table) -> str:
     """What a cell is made of, in words."""
     guided = f"guidance of weight {table.cfg_weight:g}" if table.cfg_weight else "without guidance"

@@ -138,8 +138,11 @@ class Estimate(NamedTuple):
         return self.training + self.sampling
 
 
-def estimate(page: ImagePage, name: str) -> Estimate:
-    """What a section takes beyond what is there; what came to it later is counted if the page is asked for it."""
+def estimate(page: ImagePage, name: str, made: set[Path] | None = None) -> Estimate:
+    """What a section takes beyond what is there; what came to it later is counted if the page is asked for it.
+
+    Runs of `made` are not counted, and those that the section makes are added to it.
+    """
     section, keys = SECTIONS[name], page.row_keys()
     needed = list(section.trained(page)) if name in page.asked else []
     sampling = 60 * section.left(page) if name in page.asked else 0.0
@@ -150,15 +153,16 @@ def estimate(page: ImagePage, name: str) -> Estimate:
         each = INCEPTION if table.has_inception else 0.0
         guided = 2 if table.cfg_weight else 1
         sampling += sum(table.num_samples * (job.cell.sampling.budget * BLOCK * guided + each) for job in missing)
-    return Estimate(sum(_seconds(page, needed)) / 60, sampling / 60)
+    return Estimate(sum(_seconds(page, needed, set() if made is None else made)) / 60, sampling / 60)
 
 
-def _seconds(page: ImagePage, contestants: Sequence[Any]) -> Iterator[float]:
+def _seconds(page: ImagePage, contestants: Sequence[Any], made: set[Path]) -> Iterator[float]:
     """Of the runs that are not there, each once, with those that they start from."""
     everyone = [each for one in contestants for each in (one, one.start) if each]
     runs = {folder: config for each in everyone for folder, config in configs_of(each, page.runs)}
     for folder, config in runs.items():
-        if not is_finished(folder, config):
+        if folder not in made and not is_finished(folder, config):
+            made.add(folder)
             yield config.updates * PASS * passes_of(config) * config.batch_size / 64
 
 
@@ -166,11 +170,14 @@ def listed(page: ImagePage) -> list[str]:
     """What `--sections` prints: what a run without --only has to do, and what is left of each section by its name."""
     width = max(map(len, SECTIONS))
     lines = []
-    total = 0.0
+    total = by_name = 0.0
+    made: set[Path] = set()
     for name, section in SECTIONS.items():
-        plain, whole = (estimate(replace(page, asked=asked), name).minutes for asked in ((), (name,)))
+        asked = replace(page, asked=(name,))
+        plain, whole = (estimate(each, name).minutes for each in (replace(page, asked=()), asked))
         total += plain
+        by_name += estimate(asked, name, made).minutes
         told = f" ({section.of_paper})" if section.of_paper else ""
         lines.append(f"{name:<{width}}  {plain:5.0f} min  {whole:5.0f} min by name  {section.title}{told}")
-    words = "min of one core without --only; runs that several sections need are counted in each"
-    return [*lines, f"{'all':<{width}}  {total:5.0f} {words}"]
+    words = "by name, of one core; a run that several sections need is counted in each of them, and once in this sum"
+    return [*lines, f"{'all':<{width}}  {total:5.0f} min  {by_name:5.0f} min {words}"]

@@ -36,6 +36,8 @@ class Estimate(NamedTuple):
     training: float
     sampling: float
     other: float
+    corpora: frozenset[int] = frozenset()
+    """Tokens of the corpora that its runs read. To make a corpus is not counted."""
 
     @property
     def minutes(self) -> float:
@@ -65,17 +67,20 @@ def estimates(page: Page, sections: dict[str, Section], made: Collection[str] = 
         needed += [
             each for table in tables for each in table.contestants if models & {own.model for own in page.models(each)}
         ]
-        training = sampling = 0.0
-        for folder, config in (own for each in needed for own in configs_of(each, page.runs)):
-            training += 0.0 if folder in runs else seconds_of_run(config, page.compute)
-            runs.add(folder)
+        new = {
+            folder: config for each in needed for folder, config in configs_of(each, page.runs) if folder not in runs
+        }
+        runs |= set(new)
+        training, sampling = sum(seconds_of_run(config, page.compute) for config in new.values()), 0.0
+        corpora = frozenset(int(getattr(config.data, "size", 0)) for config in new.values())
         for job in missing:
             key = (job.cell, job.protocol.num_samples)
             block = BLOCK * (BFLOAT16 if page.compute == "bfloat16" else 1.0)
             cost = job.protocol.num_samples * (job.cell.sampling.budget * block + JUDGED)
             sampling += 0.0 if key in cells else cost
             cells.add(key)
-        yield Estimate(section, training / 60, sampling / 60, 0.0 if section.name in made else section.minutes)
+        other = 0.0 if section.name in made else section.minutes
+        yield Estimate(section, training / 60, sampling / 60, other, corpora)
 
 
 def seconds_of_run(config: Training, compute: str) -> float:

@@ -108,8 +108,9 @@ def l_cons_choices(page: Page) -> tuple[Contestant, ...]:
 
 
 def scratch(name: str, recipe: str, updates: int, **changes: Any) -> Contestant:
-    """A base recipe cut short, with fresh weights."""
-    return variant(name, recipe, updates=updates, num_seeds=1, snapshot_every=0, **changes)
+    """A base recipe cut short, with fresh weights, on the corpus of the stages."""
+    data = RECIPES[CONS].data
+    return variant(name, recipe, updates=updates, num_seeds=1, snapshot_every=0, data=data, **changes)
 
 
 def tenths(page: Page) -> tuple[Contestant, Contestant]:

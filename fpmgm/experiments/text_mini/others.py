@@ -23,7 +23,7 @@ from fpmgm.experiments.text_mini.lines import ADAPTED, FP, FRESH, MDLM, cofre, p
 from fpmgm.experiments.text_mini.page import Page
 from fpmgm.experiments.text_mini.quoted import quoted
 from fpmgm.experiments.text_mini.section import Line, Section
-from fpmgm.experiments.text_mini.trainings import VALIDATED, validated
+from fpmgm.experiments.text_mini.trainings import VALIDATED, validated, validation_ratio
 from fpmgm.generation import Sampling, generate
 
 TASKS = ("lambada", "arc_easy", "arc_challenge", "boolq", "openbookqa", "piqa", "social_iqa")
@@ -42,9 +42,7 @@ def _validation(page: Page) -> Part:
     found = validated(page, _all_models(page))
     by_name = {each.name: each for each in found}
     deep, shallow = by_name[MDLM.name], by_name[FP.name]
-    ratio = shallow.value / deep.value
-    spread = 1.96 * ratio * ((shallow.error / shallow.value) ** 2 + (deep.error / deep.value) ** 2) ** 0.5
-    reading = Reading("", ratio, ratio - spread, ratio + spread)
+    reading = validation_ratio("", shallow, deep)
     words = (
         f"On {page.sizes.validation} held-out sequences with the same masks, {VALIDATION_ITERS} solver iterations, the "
         f"first seed of each stage. FP-MDLM / MDLM: {reading}; the interval adds both standard errors as if they were "

@@ -14,7 +14,7 @@ from fpmgm.evaluation.tables import Column, markdown
 from fpmgm.evaluation.text import TextEvaluator
 from fpmgm.experiments.contestants import Contestant
 from fpmgm.experiments.dynamics import COLUMNS
-from fpmgm.experiments.parts import Part
+from fpmgm.experiments.parts import Part, Reading
 from fpmgm.experiments.report import configs_of
 from fpmgm.experiments.stages import BRIEF, LINES_FROM_START
 from fpmgm.experiments.text_mini.compared import (
@@ -75,6 +75,13 @@ def validated(page: Page, contestants: Iterable[Contestant]) -> list[Validated]:
     page.train(missing)
     found = page.kept_by_workers("validation", work)
     return [Validated(name, own["value"], own["error"]) for name, own in zip(work, found, strict=True)]
+
+
+def validation_ratio(where: str, ours: Validated, theirs: Validated) -> Reading:
+    """The ratio of two perplexities; both errors are added as if they were independent, so the interval is too wide."""
+    ratio = ours.value / theirs.value
+    spread = 1.96 * ratio * ((ours.error / ours.value) ** 2 + (theirs.error / theirs.value) ** 2) ** 0.5
+    return Reading(where, ratio, ratio - spread, ratio + spread)
 
 
 def _validation(model: str, num: int, device: str) -> dict[str, Any]:
@@ -190,7 +197,14 @@ def _shapes(page: Page) -> Part:
         "ranges of solver iterations, other learning rates and other clipping. `FP 1/1` is the recipe as it is, with "
         f"U(0,2) iterations without and U(2,4) with gradients. Validation takes {VALIDATION_ITERS} iterations."
     )
-    part = Part(text=f"{words}\n\n{markdown(found, VALIDATED).rstrip()}")
+    few, more, _ = (each.name for each in solver_ranges(page))
+    usual, twice = shapes(page)[0].name, rates(page)[1].name
+    by_name = {each.name: each for each in found}
+    readings = {
+        "more iterations": [validation_ratio("", by_name[more], by_name[few])],
+        "twice the rate": [validation_ratio("", by_name[twice], by_name[usual])],
+    }
+    part = Part(text=f"{words}\n\n{markdown(found, VALIDATED).rstrip()}", readings=readings)
     return part + compared_part(page, shape_tables(page), "shapes", ["shapes", "shapes-samples"])
 
 

@@ -172,4 +172,8 @@ def listed(page: Page) -> list[str]:
         f"{'all':<{width}}  {60 * total:6.0f} min of one core: {total / CORES:.1f} hours of {CORES} cores; at most "
         f"{HOURS} are allowed. Base models and the stages of `reproduce frontier` are not counted."
     )
+    sizes = {size for each in found for size in each.corpora if size}
+    for size in sorted(sizes):
+        names = ", ".join(each.section.name for each in found if size in each.corpora)
+        lines.append(f"{'corpus':<{width}}  {size:,} tokens, read by {names}. To make it is not counted.")
     return lines
