@@ -82,13 +82,14 @@ def heat_map(
         values[lines.index(down(row)), columns.index(across(row))] = row.metrics[name].value
     figure = Figure(figsize=(1.6 + 0.9 * len(columns), 1.3 + 0.5 * len(lines)), layout="constrained", facecolor="white")
     axis = figure.subplots()
-    image = axis.imshow(values, cmap="cividis", aspect="auto")
-    middle = (np.nanmin(values) + np.nanmax(values)) / 2
+    low, high = np.nanmin(values), np.nanmax(values)
+    is_wide = low > 0 and high > 10 * low  # with even steps of colour, most cells would look alike
+    image = axis.imshow(values, cmap="cividis", aspect="auto", norm="log" if is_wide else "linear")
+    middle = np.sqrt(low * high) if is_wide else (low + high) / 2
     for (line, column), value in np.ndenumerate(values):
         if np.isfinite(value):
-            axis.text(
-                column, line, f"{value:.3g}", ha="center", va="center", color="black" if value > middle else "white"
-            )
+            number = f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+            axis.text(column, line, number, ha="center", va="center", color="black" if value > middle else "white")
     axis.set_xticks(range(len(columns)), [str(column) for column in columns])
     axis.set_yticks(range(len(lines)), [str(line) for line in lines])
     axis.set(xlabel=titles[0], ylabel=titles[1])

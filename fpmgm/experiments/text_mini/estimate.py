@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 from fpmgm.experiments.costs import passes_of
 from fpmgm.experiments.report import configs_of
-from fpmgm.experiments.stages import LINES_FROM_START
 from fpmgm.experiments.text_mini.compared import jobs_of
 from fpmgm.experiments.text_mini.lines import STAGED
 from fpmgm.experiments.text_mini.page import Page
@@ -54,7 +53,7 @@ def estimates(page: Page, sections: dict[str, Section], made: Collection[str] = 
 
     The runs of `reproduce frontier` are not counted.
     """
-    shared = (*STAGED.values(), *LINES_FROM_START)
+    shared = STAGED.values()
     runs = {folder for line in shared for folder, _ in configs_of(line, page.runs)}
     cells: set[Any] = set()
     rows = page.row_keys()

@@ -16,7 +16,6 @@ from fpmgm.experiments.contestants import Contestant
 from fpmgm.experiments.dynamics import COLUMNS
 from fpmgm.experiments.parts import Part, Reading
 from fpmgm.experiments.report import configs_of
-from fpmgm.experiments.stages import BRIEF, LINES_FROM_START
 from fpmgm.experiments.text_mini.compared import (
     all_pairs,
     compared_part,
@@ -96,20 +95,15 @@ def loss_tables(page: Page) -> tuple[Table, ...]:
     lines = [reusing(each, reuse) for reuse in ("none", "full") for each in (control, *losses)]
     pairs = [(line.name, f"{control.name}, {line.name.rpartition(', ')[2]}") for line in lines]
     others = tuple(pair for pair in pairs if pair[0] != pair[1])
-    without, start = (reusing(each, "none") for each in LINES_FROM_START)
-    return (
-        table_of(page, tuple(lines), others, page.sizes.one, page.sizes.least),
-        table_of(page, (without, start), ((start.name, without.name),), page.sizes.pair, page.sizes.least),
-    )
+    return (table_of(page, tuple(lines), others, page.sizes.one, page.sizes.least),)
 
 
 def _losses(page: Page) -> Part:
     words = (
         f"Stages of {page.sizes.stage} updates from FP-MDLM with each kind of loss; `short stage, no loss` has the "
-        "updates and not the loss. The second table has L_CONS from the first update on, beside the same run without "
-        f"it, {BRIEF['updates']:,} updates each. "
-        "The paper's large table of losses is of images; its small one of text "
-        "is quoted."
+        "updates and not the loss. L_CONS from the first update on is compared with as many updates without it on the "
+        "page of [frontiers](../frontier/from-start/README.md). The paper's large table of losses is of images; its "
+        "small one of text is quoted."
     )
     return Part(text=words) + compared_part(page, loss_tables(page), "losses", ["losses"])
 
@@ -225,7 +219,7 @@ SECTIONS = (
     ),
     Section(
         name="losses",
-        title="Kinds of consistency loss, with and without an EMA teacher, and from the start",
+        title="Kinds of consistency loss, with and without an EMA teacher",
         of_paper="both tables of loss types, and the control without a loss",
         run=_losses,
         tables=loss_tables,

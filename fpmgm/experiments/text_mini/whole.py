@@ -153,7 +153,8 @@ def _heading(page: Page) -> list[str]:
         f"The judge is {page.judge}, by the convention `{page.convention}`. A cell is the generative perplexity with "
         "its 95 % interval over samples, and the entropy in brackets. All rows lie in `rows.jsonl` beside this page, "
         "and all else that was measured in `found.jsonl`, each with its commit and machine. The small print "
-        "of a section says in which precision its numbers were measured, with which commits and on which machines.",
+        "of a section says in which precision its numbers were measured, with which commits and on which machines. "
+        "Seconds in figures may be of a busy machine, but not those under [cost](#cost) and [latency](#latency).",
         f"Beside every comparison stands the frontier. {READING.partition(' The difference is')[0]}",
     ]
 
