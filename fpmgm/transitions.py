@@ -171,7 +171,7 @@ def halton_order(height: int, width: int) -> tuple[int, ...]:
 
 
 @cache
-def _halton_rank(height: int, width: int) -> Tensor:
+def halton_rank(height: int, width: int) -> Tensor:
     """When each cell comes."""
     return torch.tensor(halton_order(height, width)).argsort()
 
@@ -204,6 +204,17 @@ class Halton:
         """How many cells of the order are visible at time t_next."""
         return int(num_cells * (1 - math.acos(1 - t_next) / (math.pi / 2)))
 
+    def shown(self, num_steps: int, num_cells: int) -> list[int]:
+        """How many cells of the order are visible before the first of so many even steps, and after each.
+
+        >>> Halton().shown(4, 16)
+        [0, 2, 5, 8, 16]
+        """
+        found = [0]
+        for step in range(num_steps):
+            found.append(min(max(found[-1] + 1, self.num_visible(1 - (step + 1) / num_steps, num_cells)), num_cells))
+        return found
+
     def positions(self, state: State, t: float, t_next: float, *, rng: Streams) -> Positions:
         length = state.z.shape[1]
         width = length if self.width is None else self.width
@@ -218,7 +229,7 @@ class Halton:
 
     def _rank(self, width: int, rng: Streams) -> Tensor:
         """When each cell comes: for all sequences alike or, rolled, for each by itself and the same at every step."""
-        rank = _halton_rank(self.height, width)
+        rank = halton_rank(self.height, width)
         return (rank + (rng.fixed * len(rank)).long()[:, None]) % len(rank) if self.roll else rank
 
     def write(self, state: State, logits: Logits, places: Places, t: float, t_next: float, *, rng: Streams) -> State:

@@ -16,9 +16,10 @@ from fpmgm.post_training.matching import Matching, MatchingNoise, masked_again
 from fpmgm.post_training.rollout import Rollout
 from fpmgm.post_training.teachers import log_probabilities
 from fpmgm.randomness import Streams, generator
-from fpmgm.reuse import three_state_reuse
+from fpmgm.reuse import no_reuse, three_state_reuse
 from fpmgm.sampling import Step, even_times, sample
-from fpmgm.transitions import Ancestral
+from fpmgm.solvers import picard
+from fpmgm.transitions import Ancestral, Halton
 from fpmgm.types import Batch, Places
 from tests.conftest import Build
 
@@ -45,7 +46,8 @@ def gradient_of(loss: torch.Tensor, denoiser: Denoiser) -> torch.Tensor:
 
 def drawn(objective: Matching, denoiser: Denoiser, x: torch.Tensor, **changes: Any) -> MatchingNoise:
     noise = objective.draw(denoiser, x, rng=generator(1))
-    doubles = {name: getattr(noise, name).double() for name in ("t", "t_again", "token", "reveal", "mask")}
+    names = ("t", "t_next", "t_again", "token", "reveal", "mask")
+    doubles = {name: getattr(noise, name).double() for name in names}
     return replace(noise, **{**doubles, **changes})
 
 
@@ -107,7 +109,8 @@ def test_with_nested_masks_the_gradient_is_the_mean_over_all_texts_and_what_the_
                     expected = expected + chance / t_again / 3 * (log_g[i].exp() * excess[i]).sum()
     x = torch.ones(num, 3, dtype=torch.long)
     objective, times = Matching(steps=(4,), remask="nested"), torch.ones(num, dtype=torch.float64)
-    noise = drawn(objective, student, x, z=masked.repeat(num, 1), t=t * times, t_again=t_again * times)
+    changes = {"t": t * times, "t_next": t_next * times, "t_again": t_again * times}
+    noise = drawn(objective, student, x, z=masked.repeat(num, 1), **changes)
     found = gradient_of(objective.loss(student, x, noise, teacher, fake).total, student)
     wanted = gradient_of(expected, student)
     assert float((found - wanted).norm()) < 0.05 * float(wanted.norm())
@@ -220,7 +223,8 @@ def test_nested_masks_show_no_more_than_the_next_step_of_the_sampler_does(small_
     objective = Matching(steps=(4,), remask="nested")
     noise = objective.draw(student, x, rng=generator(0))
     noise = replace(noise, t=torch.full((num,), 0.5), z=torch.tensor([[0, 0, MASK, MASK]]).repeat(num, 1))
-    noise = replace(noise, t_again=torch.full((num,), 0.25))  # as much as the sampler's next step masks
+    left = torch.full((num,), 0.25)
+    noise = replace(noise, t_next=left, t_again=left)  # as much as the sampler's next step masks
     again = masked_again(noise.z, torch.ones_like(x), noise, MASK, is_nested=True)
     share = (again == MASK).double().mean(dim=0)
     torch.testing.assert_close(share, torch.tensor([0, 0, 0.5, 0.5]).double(), atol=0.03, rtol=0)
@@ -231,6 +235,27 @@ def test_nested_masks_show_no_more_than_the_next_step_of_the_sampler_does(small_
     torch.testing.assert_close(share, torch.tensor([0.5, 0.5, 0.75, 0.75]).double(), atol=0.03, rtol=0)
     times = objective.draw(student, x, rng=generator(0))
     assert (times.t_again >= times.t - 0.25 - 1e-6).all()
+
+
+@pytest.mark.parametrize("inputs", ["data", "own"])
+def test_in_halton_order_inputs_and_what_can_then_be_seen_are_those_of_that_sampler(
+    small_model: Build, inputs: Any
+) -> None:
+    student, num = tiny(small_model, 16, 1), 8
+    x, given = torch.zeros(num, 16, dtype=torch.long), torch.zeros(num, 16, dtype=torch.bool)
+    given[:, 0] = True  # the first symbol of a document
+    objective = Matching(steps=(4,), order="halton", remask="nested", inputs=inputs)
+    noise = objective.draw(student, Batch(x=x, given=given), rng=generator(0))
+    start, steps = torch.where(given, x, MASK), list[Step]()
+    rng = Streams([generator(9, row) for row in range(num)])
+    rules: dict[str, Any] = {"reuse": no_reuse, "iterations": [0] * 4, "times": even_times(4), "solver": picard}
+    sample(student, start, transition=Halton(), rng=rng, on_step=steps.append, **rules)
+    z, _ = objective._input(student, x, noise)
+    seen = masked_again(z, torch.ones_like(x), replace(noise, t_again=noise.t_next), MASK, is_nested=True)
+    for row, index in enumerate(noise.index.tolist()):
+        assert torch.equal(z[row] == MASK, steps[index].z[row] == MASK)
+        assert torch.equal(seen[row] == MASK, steps[index].z_next[row] == MASK)
+        assert float(noise.t[row]) == pytest.approx(1 - Halton().shown(4, 16)[index] / 16)
 
 
 @pytest.mark.parametrize("inputs", ["data", "own"])
@@ -342,6 +367,9 @@ def everywhere(z: torch.Tensor) -> Places:
         ({"t_min": 0.0}, "t_min is 0.0; it must lie between 0 and 1"),
         ({"inputs": "own"}, "there are no steps; give some"),
         ({"remask": "nested"}, "there are no steps; give some"),
+        ({"order": "halton"}, "there are no steps; give some"),
+        ({"order": "halton", "steps": (4,), "base_weight": 1.0}, "a bound for masks by chance only"),
+        ({"order": "random"}, "order"),
         ({"reuse": "three-state"}, "only inputs `own` come from a rollout"),
         ({"inputs": "own", "steps": (4,), "base_weight": 1.0}, "of its own samples nobody knows the right tokens"),
         ({"inputs": "mine"}, "mine"),

@@ -56,6 +56,6 @@ def print_frontiers(console: Console, found: Found) -> None:
     """The pairs, and what a reader must know of them."""
     console.print(how_measured(found))
     if found.real:
-        console.print(about_real(found))
+        console.print(about_real(found.real))
     if found.pairs:
         console.print(terminal_table(found.shown, PAIRS, console.width, title="at equal entropy", caption=READING))

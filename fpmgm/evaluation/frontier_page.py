@@ -11,7 +11,7 @@ from typing import Any
 
 from fpmgm.evaluation.frontier import Pair
 from fpmgm.evaluation.frontier_asked import Frontiers
-from fpmgm.evaluation.frontier_found import Found, Point, apart
+from fpmgm.evaluation.frontier_found import Found, Point, RealText, apart
 from fpmgm.evaluation.frontier_plot import draw_frontiers
 from fpmgm.evaluation.intervals import Interval
 from fpmgm.evaluation.layout import Reference
@@ -95,9 +95,8 @@ def how_measured(found: Found) -> str:
     )
 
 
-def about_real(found: Found) -> str:
+def about_real(real: RealText | None) -> str:
     """Real text, as one paragraph; empty if there is none."""
-    real = found.real
     if real is None:
         return ""
     perplexity, entropy = real.metrics["perplexity_per_sample"], real.metrics["entropy"]
@@ -118,7 +117,7 @@ def write_page(found: Found, folder: Path) -> list[Path]:
         f"    {command_of(found.asked)}",
         "",
         _filled(how_measured(found)),
-        *(["", _filled(about_real(found))] if found.real else []),
+        *(["", _filled(about_real(found.real))] if found.real else []),
         "",
         f"![Entropy against generative perplexity, a panel a budget]({plots[0].name})",
         "",

@@ -23,16 +23,21 @@ COSTS: dict[str, Callable[[Row], float]] = {
     "multiply-adds a sequence, billions": lambda row: float(row.multiply_adds * 1e-9),
     "seconds a sequence": lambda row: float(row.seconds / row.protocol.num_samples),
 }
+COUNTED = tuple(COSTS)[:2]
+"""Those that do not depend on what else the machine does."""
 WIDE = 10
 """Values that span more than this factor have a logarithmic axis."""
 
 
-def quality_against_cost(rows: Sequence[Row], name: str, title: str, file: Path) -> list[Path]:
+def quality_against_cost(
+    rows: Sequence[Row], name: str, title: str, file: Path, costs: Sequence[str] = tuple(COSTS)
+) -> list[Path]:
     """A metric of every model against block evaluations, multiply-adds and seconds, side by side."""
-    figure = Figure(figsize=(11, 3.6), layout="constrained", facecolor="white")
-    axes = figure.subplots(1, len(COSTS), sharey=True)
+    figure = Figure(figsize=(3.6 * len(costs), 3.6), layout="constrained", facecolor="white")
+    axes = figure.subplots(1, len(costs), sharey=True)
     models = short_names(row.model for row in rows)
-    for axis, (label, cost) in zip(axes, COSTS.items(), strict=True):
+    for axis, label in zip(axes, costs, strict=True):
+        cost = COSTS[label]
         for index, (model, shown) in enumerate(models.items()):
             _line(axis, [row for row in rows if row.model == model], name, cost, index, shown)
         axis.set_xlabel(label)
@@ -48,7 +53,7 @@ def quality_against_cost(rows: Sequence[Row], name: str, title: str, file: Path)
     if len(models) <= MOST_INSIDE:
         axes[0].legend(frameon=False)
     else:
-        figure.legend(*axes[0].get_legend_handles_labels(), frameon=False, loc="outside lower center", ncols=4)
+        figure.legend(*axes[0].get_legend_handles_labels(), frameon=False, loc="outside lower center", ncols=len(costs))
     return save(figure, file)
 
 

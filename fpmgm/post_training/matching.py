@@ -24,6 +24,7 @@ from fpmgm.post_training.teachers import difference, drawn_tokens, log_probabili
 from fpmgm.reuse import ReuseName, reuse_by_name
 from fpmgm.schema import LARGEST_RATE, LARGEST_WEIGHT, require, require_above
 from fpmgm.solvers import solver_by_name
+from fpmgm.transitions import Ancestral, Halton, halton_rank
 from fpmgm.types import Batch, Features, Hidden, PerSequence, Places, Positions, Solved, Tokens, Uniforms
 
 MAX_STEPS = 4096
@@ -42,6 +43,7 @@ class MatchingNoise(Noise):
     is_real: Positions  # where tokens count
     num_steps: int  # of the sampler that the student's input belongs to; 0 if it belongs to none
     index: Int[Tensor, " B"]  # how many steps of that sampler are done, by sequence
+    t_next: PerSequence  # the time, or with Halton order the share of masks, after the sampler's next step
     row: Int[Tensor, " B"]  # the number of each sequence in the batch
     seed: int  # of the rollout
     token: Uniforms  # which tokens are drawn
@@ -79,6 +81,9 @@ class Matching:
     remask: Literal["anew", "nested"] = "anew"
     """`anew`: the filled-in text is masked everywhere by chance (IDLM). `nested`: only what the next step of the
     sampler shows can be seen, and of that some is masked again."""
+    order: Literal["chance", "halton"] = "chance"
+    """How that sampler chooses the tokens that a step reveals: each by `chance` (ancestral), or those that lie far
+    apart (`halton`; a text is one row)."""
     first: Literal["match", "base"] = "match"
     """What the student learns for the first step of a sampler. All samples have the same input there, so matching draws
     them to the same opening. With `base` it learns masked cross entropy there, and openings stay as various as text."""
@@ -97,6 +102,7 @@ class Matching:
             raise ValueError("matching masks by the linear schedule and weights by its bound; it takes no other")
         choose("inputs", self.inputs, {"data": None, "own": None})
         choose("remask", self.remask, {"anew": None, "nested": None})
+        choose("order", self.order, {"chance": None, "halton": None})
         choose("first", self.first, {"match": None, "base": None})
         reuse_by_name(self.reuse)
         require("fake_updates", self.fake_updates, 1, MAX_FAKE_UPDATES)
@@ -115,10 +121,10 @@ class Matching:
 
     def _check_used(self) -> None:
         """A ValueError if a setting would do nothing, or lacks what it needs."""
-        if not self.steps and (self.inputs == "own" or self.remask == "nested"):
+        if not self.steps and (self.inputs == "own" or self.remask == "nested" or self.order == "halton"):
             raise ValueError(
-                f"inputs are {self.inputs} and remask is {self.remask}, which follow the steps of a sampler, and there "
-                "are no steps; give some, as in --objective.steps 4 8 16"
+                f"inputs are {self.inputs}, remask is {self.remask} order is {self.order}: this follows the steps of "
+                "a sampler, and there are no steps; give some, as in --objective.steps 4 8 16"
             )
         if self.reuse != "none" and self.inputs != "own":
             raise ValueError(
@@ -131,6 +137,8 @@ class Matching:
             )
         if self.base_weight and self.inputs == "own":
             raise ValueError("base_weight is for inputs `data`: of its own samples nobody knows the right tokens")
+        if self.base_weight and self.order == "halton":
+            raise ValueError("base_weight is for order `chance`: cross entropy is a bound for masks by chance only")
         if self.first == "base" and not self.steps:
             raise ValueError("first is base, and there are no steps of which one is the first; give --objective.steps")
 
@@ -157,13 +165,17 @@ class Matching:
         noise, _ = self.base.draw_uniforms(denoiser, batch, rng=rng, t=t)
         fake_no_grad, fake_grad = self.base.iterations(rng=rng)
         token, reveal, mask = (torch.rand(shape, generator=rng) for _ in range(3))
-        least = (noise.t - 1 / num_steps).clamp_min(0) if self.remask == "nested" else torch.zeros(num)
+        t_next = (noise.t - 1 / num_steps).clamp_min(0) if num_steps else torch.zeros(num)
+        if self.order == "halton":
+            noise, t_next, reveal = _in_halton_order(noise, batch, num_steps, index, denoiser.mask_id)
+        least = t_next if self.remask == "nested" else torch.zeros(num)
         share = (torch.arange(num) + torch.rand(num, generator=rng))[torch.randperm(num, generator=rng)] / num
         return MatchingNoise(
             **vars(noise),
             is_real=batch.is_real.cpu(),
             num_steps=num_steps,
             index=index,
+            t_next=t_next,
             row=torch.arange(num),
             seed=int(torch.randint(1 << 31, (), generator=rng)) if self.inputs == "own" else 0,
             token=token,
@@ -232,6 +244,7 @@ class Matching:
             num_iters=noise.num_no_grad + noise.num_grad,
             reuse=reuse_by_name(self.reuse if denoiser.cost.fp else "none"),
             solver=solver_by_name(self.base.solver),
+            transition=Halton() if self.order == "halton" else Ancestral(),
         )
         start = torch.where(noise.is_real, denoiser.mask_id, x)
         return rollout(denoiser, start, noise.index, key=(START_SEED, noise.seed), rows=noise.row, label=noise.label)
@@ -292,15 +305,29 @@ class Matching:
 def masked_again(z: Tokens, written: Tokens, noise: MatchingNoise, mask_id: int, *, is_nested: bool) -> Tokens:
     """The text that the student has written, with new masks.
 
-    Nested: a sampler's next step shows each token with probability 1 / (n t), for n steps; and of all that can then be
-    seen, each is masked with the probability that leaves a share t' masked on the whole.
+    Nested: a sampler's next step shows each token with probability 1 - t_next / t, or those whose turn it is. Of all
+    that can then be seen, each is masked with the probability that leaves a share t' masked on the whole.
     """
     if not is_nested:
         return torch.where(noise.mask < noise.t_again[:, None], mask_id, written)
-    t_next = (noise.t - 1 / noise.num_steps).clamp_min(0)
-    is_shown = (z != mask_id) | (noise.reveal < (1 / (noise.num_steps * noise.t))[:, None])
-    hidden = 1 - (1 - noise.t_again) / (1 - t_next).clamp_min(1e-6)
+    is_shown = (z != mask_id) | (noise.reveal < (1 - noise.t_next / noise.t)[:, None])
+    hidden = 1 - (1 - noise.t_again) / (1 - noise.t_next).clamp_min(1e-6)
     return torch.where(is_shown & (noise.mask >= hidden[:, None]), written, mask_id)
+
+
+def _in_halton_order(
+    noise: Noise, batch: Batch, num_steps: int, index: Int[Tensor, " B"], mask_id: int
+) -> tuple[Noise, PerSequence, Uniforms]:
+    """The noise with the masks that a Halton sampler has left after `index` steps; the share of masks after its next
+    step; and zeros where that step reveals a token."""
+    length = batch.x.shape[1]
+    rank, shown = halton_rank(1, length), torch.tensor(Halton().shown(num_steps, length))
+    hidden = batch.sparing((rank < shown[index][:, None]).float()) < 0.5
+    z = batch.x.cpu().masked_fill(hidden, mask_id)
+    asked = hidden & batch.is_real.cpu()
+    t, t_next = (1 - shown[at] / length for at in (index, index + 1))
+    masked = replace(noise, t=t, z=z, asked=asked, num_masked=int(asked.sum()))
+    return masked, t_next, (rank >= shown[index + 1][:, None]).float()
 
 
 def _numbered(places: Places, like: Tokens) -> Int[Tensor, "B L"]:

@@ -1,7 +1,7 @@
 """Unfinished samples of a network, as its sampler meets them: what a student is to fill in at sampling time."""
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Int
@@ -12,7 +12,7 @@ from fpmgm.randomness import Streams, generator
 from fpmgm.reuse import Reuse, no_reuse
 from fpmgm.sampling import Step, even_times, sample
 from fpmgm.solvers import Solver, picard
-from fpmgm.transitions import Ancestral
+from fpmgm.transitions import Ancestral, Transition
 from fpmgm.types import Labels, Solved, Tokens
 
 
@@ -29,6 +29,7 @@ class Rollout:
     """Solver iterations of a step. A plain stack takes 0."""
     reuse: Reuse = no_reuse
     solver: Solver = picard
+    transition: Transition = field(default_factory=Ancestral)
 
     def __call__(
         self,
@@ -68,7 +69,7 @@ class Rollout:
                 z,
                 times=even_times(self.num_steps),
                 iterations=[self.num_iters if denoiser.cost.fp else 0] * self.num_steps,
-                transition=Ancestral(),
+                transition=self.transition,
                 rng=streams,
                 label=label,
                 reuse=self.reuse,

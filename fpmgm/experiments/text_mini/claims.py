@@ -237,7 +237,7 @@ CLAIMS = (
         has_frontier=False,
     ),
     Claim(
-        words="More iterations early (decreasing) is the best allocation",
+        words="More iterations early (decreasing) is better than each other allocation, on average",
         said="64.65; the next is fixed with 65.56",
         section="allocations",
         reading="decreasing",
@@ -374,6 +374,9 @@ RULE = (
     "A claim is **shown** if the 95 % interval of every reading that it is about lies within what it says, such as a "
     "ratio below 1 at every budget. It is **not shown** if any does not, and **not tried** if there is no reading. The "
     "reading that decides, the one least in favour, stands beside the word. Ratios are those of generative "
-    "perplexities of samples that share their random numbers, and their intervals are by a paired bootstrap over "
-    "samples, and over training runs where there are several. On the frontier the same claim is read at equal entropy."
+    "perplexities of samples that share their random numbers, of the first that the claim names to the second, and "
+    "their intervals are by a paired bootstrap over samples, and over training runs where there are several. Readings "
+    "of other kinds are differences (MAUVE, entropy, nats of loss) or shares; those of CKA, of the solver and of the "
+    "loss span the least and the most, and those of validation and MAUVE are not paired. On the frontier the same "
+    "claim is read at equal entropy."
 )

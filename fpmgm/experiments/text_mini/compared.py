@@ -12,7 +12,7 @@ from jaxtyping import Float
 from fpmgm.evaluation.cells import Cell
 from fpmgm.evaluation.frontier import RESAMPLES, Frontier, Pair, compare, means, resampled
 from fpmgm.evaluation.intervals import Interval
-from fpmgm.evaluation.plots import quality_against_cost
+from fpmgm.evaluation.plots import COUNTED, quality_against_cost
 from fpmgm.evaluation.rows import Row
 from fpmgm.evaluation.sweep import Job
 from fpmgm.evaluation.tables import Column, markdown
@@ -205,7 +205,12 @@ def lines_table(found: Measured, table: Table) -> str:
 def how_many(table: Table) -> str:
     """What a cell is made of, in words."""
     seeds = f"{table.num_seeds} seeds of " if table.num_seeds > 1 else ""
-    span = ": the mean of seeds and all that their intervals span" if table.num_seeds > 1 else ""
+    span = (
+        ". With several seeds a cell is their mean, from the lowest to the highest end of their intervals; they are "
+        "seeds of training where a stage was trained several times, else of sampling. The picture shows the first"
+        if table.num_seeds > 1
+        else ""
+    )
     frontiers = ", ".join(f"{each:g}" for each in table.temperatures)
     return (
         f"Generative perplexity (entropy) at temperature 1, {seeds}{table.num_samples} samples a cell{span}. Frontiers "
@@ -229,7 +234,7 @@ def picture(page: Page, found: Measured, table: Table, name: str) -> str:
         for line in table.lines
         for budget in table.budgets
     ]
-    quality_against_cost(rows, GENERATIVE.name, GENERATIVE.title, page.folder / name)
+    quality_against_cost(rows, GENERATIVE.name, GENERATIVE.title, page.folder / name, COUNTED)
     return f"![Generative perplexity against cost]({Path(name).name}.png)"
 
 

@@ -133,7 +133,8 @@ def _lagged(page: Page) -> Part:
 
 
 def _seen(found: dict[str, Any]) -> str:
-    return "\n".join(f"* {each}" for each in observations(found))
+    seen = "\n".join(f"* {each}" for each in observations(found))
+    return f"Here `shown` is said of means, and not of intervals as in the table of claims.\n\n{seen}"
 
 
 def _pictures(folder: str, names: Sequence[str]) -> list[str]:

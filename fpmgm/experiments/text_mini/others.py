@@ -90,8 +90,9 @@ def _mauve(page: Page) -> Part:
     readings = [_difference(title, scored[1].cells[title], scored[0].cells[title]) for title in titles]
     words = (
         f"{page.sizes.mauve} samples a cell against as many held-out texts, by the features of the judge; the paper "
-        "has 5,000 by those of GPT-2 Large. The difference of two scores has the widths of both intervals, added as if "
-        f"the samples were independent: {'; '.join(map(str, readings))}."
+        "has 5,000 by those of GPT-2 Large, and with so few a bootstrap finds too low scores. The interval of the "
+        "difference is the root of the sum of both squared widths, as if the samples were independent: "
+        f"{'; '.join(map(str, readings))}."
     )
     text = f"{words}\n\n{_scores(scored, 'highest')}\n\n{quoted('mauve').rstrip()}"
     return Part(text=text, readings={"CoFRe - MDLM": readings})
@@ -125,7 +126,8 @@ def _downstream(page: Page) -> Part:
     words = (
         f"The share of right answers to {page.sizes.questions} questions of each task, by likelihoods of {DRAWS} "
         f"draws; 95 % intervals. Blind guessing has {guesses}. These models know simple stories only, so an accuracy "
-        "within the interval of guessing says nothing of the method. RACE is in no package."
+        "near or below that of guessing says nothing of the method. Of long questions only the end fits into 256 "
+        "tokens. The paper's numbers are percentages. No package that we use has RACE."
     )
     return Part(text=f"{words}\n\n{_scores(answered)}\n\n{quoted('downstream').rstrip()}")
 
@@ -223,7 +225,7 @@ def _samples(page: Page) -> Part:
             printed += [f"**{line.name}, {budget} blocks**", *(_quote(text) for text in texts[:2])]
     words = (
         f"The first {num} samples of seed {page.seed}, temperature 1. Unknown words are those that half of the "
-        "held-out text does not have; the line of the other half tells how many of these are mere rare words. Names "
+        "held-out text does not have; the line of the other half tells how many rare words real text has. Names "
         "that change within a story and turns of the plot that make no sense are not counted: read the samples."
     )
     text = [words, markdown(counted, FAILURES).rstrip(), "The first two of each, as they came:", *printed]

@@ -10,10 +10,10 @@ import numpy as np
 
 from fpmgm.budget import ALLOCATIONS
 from fpmgm.evaluation.cells import GAMMAS_CHANGED, GAMMAS_MASKED
-from fpmgm.evaluation.plots import heat_map, quality_against_cost
+from fpmgm.evaluation.plots import COUNTED, heat_map, quality_against_cost
 from fpmgm.evaluation.tables import Column, markdown
 from fpmgm.evaluation.text import ENTROPY, GENERATIVE
-from fpmgm.experiments.parts import Part, Reading
+from fpmgm.experiments.parts import Part, Reading, Readings
 from fpmgm.experiments.text_mini.compared import (
     Measured,
     Point,
@@ -98,19 +98,28 @@ def _allocations(page: Page) -> Part:
             for line in table.lines
             for budget in table.budgets
         ]
-        quality_against_cost(rows, GENERATIVE.name, GENERATIVE.title, page.folder / f"allocations-{reuse}")
+        quality_against_cost(rows, GENERATIVE.name, GENERATIVE.title, page.folder / f"allocations-{reuse}", COUNTED)
         part += Part(text=f"![Allocations, {words}](allocations-{reuse}.png)\n\n{lines_table(found, table)}")
         compared += all_pairs(page, found, table)
     part += pairs_part(compared)
-    frontier = [own for key, own in part.frontier.items() if key.startswith(BEST)]
     return replace(
         part + Part(text=quoted("allocations").rstrip()),
-        readings={**part.readings, BEST: _pooled([own for key, own in part.readings.items() if key.startswith(BEST)])},
-        frontier={**part.frontier, BEST: _pooled(frontier)},
+        readings={**part.readings, BEST: _pooled(part.readings)},
+        frontier={**part.frontier, BEST: _pooled(part.frontier)},
     )
 
 
-def _pooled(groups: Sequence[Sequence[Reading]]) -> list[Reading]:
+def _pooled(readings: Readings) -> list[Reading]:
+    """The decreasing allocation against each other one, over all budgets and kinds of reuse."""
+    rivals = [kind for kind in ALLOCATIONS if kind != BEST]
+    return [
+        one
+        for rival in rivals
+        for one in _mean_ratio(rival, [own for key, own in readings.items() if f"/ {rival}, " in key])
+    ]
+
+
+def _mean_ratio(rival: str, groups: Sequence[Sequence[Reading]]) -> list[Reading]:
     """The geometric mean of all ratios; the error is that of a mean whose terms go up and down together.
 
     The settings share their random numbers, so their errors are not taken as independent: the ends of the interval are
@@ -121,7 +130,7 @@ def _pooled(groups: Sequence[Sequence[Reading]]) -> list[Reading]:
     if not len(flat):
         return []
     value, low, high = np.exp(flat.mean(axis=0)).tolist()
-    return [Reading("the geometric mean over all settings and other allocations", value, low, high)]
+    return [Reading(f"{rival}, the geometric mean over all settings", value, low, high)]
 
 
 USUAL = ((0.75, 0.9), (0.2, 0.2))

@@ -8,14 +8,14 @@ from fpmgm.checkpoint import find_folder
 from fpmgm.cluster import AUTO, HERE, OnWorkers, Workers
 from fpmgm.devices import DtypeName, check_pair, device_named
 from fpmgm.evaluation.evaluator import ConventionName
-from fpmgm.evaluation.frontier_page import READING
+from fpmgm.evaluation.frontier_page import READING, about_real
 from fpmgm.evaluation.judges import STORIES_SOURCE
 from fpmgm.experiments.book import Book, check_only
 from fpmgm.experiments.parts import Part
 from fpmgm.experiments.text_mini import costs, headline, inside, others, sweeps, trainings
 from fpmgm.experiments.text_mini.claims import RULE, claims_table
 from fpmgm.experiments.text_mini.estimate import Estimate, estimates
-from fpmgm.experiments.text_mini.page import Page
+from fpmgm.experiments.text_mini.page import REAL, Page
 from fpmgm.experiments.text_mini.section import Section
 from fpmgm.recipes import RECIPES
 from fpmgm.schema import require
@@ -148,14 +148,18 @@ def _heading(page: Page) -> list[str]:
         "The corpus is `stories`: sequences of 256 tokens and 4,096 symbols, networks 192 wide, MDLM of 12 blocks and "
         "FP-MDLM of 1/1/1. The paper has OpenWebText, 1,024 tokens and networks 768 wide, and another injection, more "
         "solver iterations in training and another optimiser: base models are those of the recipes `stories-fp` and "
-        "`stories-mdlm`. Our budgets are a quarter of "
-        "the paper's, so that a step reveals as large a share of a sequence. Tables of the paper are marked as quoted.",
+        "`stories-mdlm`, with 8,000 updates each. The stages have 300, and L_CONS never reached the paper's rule that "
+        "ends it. The adaptation has 1,000 and takes layers 1/2/12. Our budgets are a quarter of the paper's, so that "
+        "a step reveals as many tokens. That is four times as large a share of a sequence. Tables of the paper are "
+        "marked as quoted.",
         f"The judge is {page.judge}, by the convention `{page.convention}`. A cell is the generative perplexity with "
         "its 95 % interval over samples, and the entropy in brackets. All rows lie in `rows.jsonl` beside this page, "
         "and all else that was measured in `found.jsonl`, each with its commit and machine. The small print "
-        "of a section says in which precision its numbers were measured, with which commits and on which machines. "
-        "Seconds in figures may be of a busy machine, but not those under [cost](#cost) and [latency](#latency).",
-        f"Beside every comparison stands the frontier. {READING.partition(' The difference is')[0]}",
+        "of a section says in which precision its numbers were measured, with which commits and on which machines.",
+        f"Beside every comparison stands the frontier. {READING.partition(' The difference is')[0]} Between its "
+        "temperatures a frontier is a line.",
+        *([about_real(page.real)] if (page.folder / REAL).is_file() else []),
+        "Bold is the lowest mean of a column. It need not differ from the others by more than chance.",
     ]
 
 
