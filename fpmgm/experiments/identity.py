@@ -13,7 +13,7 @@ from fpmgm.training.start import RUNS_OWN
 
 ROUNDING = {"mixed_precision", "optim.muon_precision"}
 """Settings that change the last digits of weights only."""
-NEWER = {"objective.rest": False, "objective.base.rest": False}
+NEWER = {"objective.rest": False, "objective.base.rest": False, "objective.order": "chance"}
 """Settings that are newer than rows of results; they are left out where they have their default, or rows were lost."""
 OF_STOPPING = {"validate_every", "validation_sequences", "validation_iters"}
 """What the end of a run follows from, if a rule stops it."""
