@@ -13,6 +13,8 @@ from fpmgm.evaluation.plots import line_style, save
 
 ACROSS = 3
 """Panels in a row."""
+LONG = 24
+"""With longer names than this, the legend has a column less."""
 
 
 def draw_frontiers(found: Found, file: Path) -> list[Path]:
@@ -33,7 +35,8 @@ def draw_frontiers(found: Found, file: Path) -> list[Path]:
         if index % across == 0:
             axis.set_ylabel("generative perplexity")
     handles, labels = axes.flat[0].get_legend_handles_labels()
-    figure.legend(handles, labels, frameon=False, loc="outside lower center", ncols=min(across + 1, len(labels)))
+    columns = across if max(map(len, labels)) > LONG else across + 1
+    figure.legend(handles, labels, frameon=False, loc="outside lower center", ncols=min(columns, len(labels)))
     return save(figure, file)
 
 
