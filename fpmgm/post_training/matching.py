@@ -123,8 +123,8 @@ class Matching:
         """A ValueError if a setting would do nothing, or lacks what it needs."""
         if not self.steps and (self.inputs == "own" or self.remask == "nested" or self.order == "halton"):
             raise ValueError(
-                f"inputs are {self.inputs}, remask is {self.remask} order is {self.order}: this follows the steps of "
-                "a sampler, and there are no steps; give some, as in --objective.steps 4 8 16"
+                f"inputs are {self.inputs}, remask is {self.remask}, order is {self.order}: these follow the steps "
+                "of a sampler, and there are no steps; give some, as in --objective.steps 4 8 16"
             )
         if self.reuse != "none" and self.inputs != "own":
             raise ValueError(
