@@ -243,7 +243,8 @@ def compared_part(page: Page, tables: Sequence[Table], name: str, quotes: Sequen
     found = measured(page, tables)
     whole = Part(text="")
     for index, table in enumerate(tables):
-        own = picture(page, found, table, f"{slug(name)}{f'-{index}' if index else ''}")
-        text = f"{how_many(table)}\n\n{lines_table(found, table)}\n\n{own}"
+        text = f"{how_many(table)}\n\n{lines_table(found, table)}"
+        if len(table.budgets) > 1:  # one budget makes no curve
+            text += f"\n\n{picture(page, found, table, slug(name) + (f'-{index}' if index else ''))}"
         whole += Part(text=text) + pairs_part(all_pairs(page, found, table))
     return replace(whole, text="\n\n".join([whole.text.strip(), *(quoted(quote).rstrip() for quote in quotes)]))
