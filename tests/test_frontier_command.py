@@ -22,6 +22,7 @@ from fpmgm.evaluation.frontiers import sampled_frontier
 from fpmgm.evaluation.rows import read_rows
 from tests.conftest import Build
 
+WIDE = (0.3, 2.0)
 TEXT = "the sea and the sky and the old oak\n" * 50
 
 
@@ -262,6 +263,7 @@ def test_a_pair_that_shares_nothing_stands_beside_pairs_that_do(made: Path) -> N
         (["one"], {"top_ps": (0.5, 2.0), "temperatures": (0.7, 0.8, 0.9, 1.0, 1.1)}, "top_p is 2.0"),
         (["one"], {"top_ps": (0.5, 0.9)}, "temperatures and top_ps are both given"),
         (["one"], {"judge": ""}, "give --judge"),
+        (["one"], {"transitions": ("halton", "halton")}, "give each of them once"),
         (["one"], {"budgets": (2,)}, "smallest feasible budget is 3"),
         (["one"], {"num_samples": 1}, "an interval needs at least 2"),
         (["one"], {"data": "auto"}, "does not tell what it was trained on"),
@@ -314,6 +316,33 @@ def test_a_judge_of_exact_ids_refuses_a_model_of_other_symbols(
     line = refused(made, capsys, ["one"], judge=judges.STORIES_IDS)
     text._judge.cache_clear()
     assert "reads only models that write the source's own ids" in line
+
+
+def test_each_of_several_transitions_is_a_frontier_of_every_model(made: Path) -> None:
+    rules: tuple[Any, ...] = ("ancestral", "halton")
+    found = fpmgm.frontier(
+        [str(made / "one"), str(made / "two")], **settings(made, transitions=rules, temperatures=WIDE)
+    )
+    lines = ["one, ancestral", "one, halton", "two, ancestral", "two, halton"]
+    assert [point.model for point in found.points[::2]] == lines
+    assert [row.sampling.transition for row in found.rows[::2]] == [*rules, *rules]
+    alone = fpmgm.frontier(
+        [str(made / "one"), str(made / "two")], **settings(made, transitions=("halton",), temperatures=WIDE, out="")
+    )
+    assert [row.metrics for row in alone.rows] == [row.metrics for row in (*found.rows[2:4], *found.rows[6:])]
+    page = " ".join((made / "out" / "README.md").read_text().split())
+    assert "--transitions ancestral halton" in page
+    assert "`ancestral` in one, ancestral, two, ancestral; `halton` in one, halton, two, halton" in page
+
+
+def test_a_page_says_by_which_rule_each_model_reveals_tokens_of_itself(made: Path) -> None:
+    (made / "two" / "generation_config.json").write_text('{"defaults": {"transition": "halton"}}')
+    models = [str(made / "one"), str(made / "two")]
+    page = made / "out" / "README.md"
+    fpmgm.frontier(models, **settings(made, temperatures=WIDE))
+    assert "steps reveal tokens are `ancestral` in one; `halton` in two." in " ".join(page.read_text().split())
+    fpmgm.frontier(models, **settings(made, temperatures=WIDE, transitions=("ancestral",)))
+    assert "by which steps reveal tokens is `ancestral`" in " ".join(page.read_text().split())
 
 
 def test_draws_in_float32_stand_in_rows_of_their_own(made: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -15,8 +16,9 @@ from fpmgm.evaluation.cells import Cell
 from fpmgm.evaluation.chosen import TEXT, kind_of
 from fpmgm.evaluation.evaluator import ConventionName
 from fpmgm.evaluation.held_out import AUTO, OWN, check_split
-from fpmgm.generation import Sampling
+from fpmgm.generation import CHOICES, Sampling
 from fpmgm.names import choose, short_names
+from fpmgm.transitions import TransitionName
 
 TEMPERATURES = (0.7, 0.8, 0.9, 1.0, 1.1)
 
@@ -26,6 +28,7 @@ class Line(NamedTuple):
 
     name: str
     models: tuple[str, ...]
+    transition: str = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +44,9 @@ class Frontiers(OnWorkers):
     """The temperatures to sample at. Each is a point of a frontier."""
     top_ps: tuple[float, ...] = ()
     """Values of top-p to sample at, instead of temperatures. The temperature is 1 then."""
+    transitions: tuple[Literal["auto", TransitionName], ...] = ("auto",)
+    """By which rule steps reveal tokens, such as ancestral or halton. With auto, each model has its usual one. With
+    several, each model is a frontier for each of them."""
     seeds: tuple[int, ...] = (0,)
     """Seeds of the samples. Sample i of a seed has the same random numbers in all models and at all temperatures."""
     num_samples: int = 256
@@ -76,12 +82,14 @@ class Frontiers(OnWorkers):
         check_split(self.split)
         if self.top_ps and self.temperatures != TEMPERATURES:
             raise ValueError("temperatures and top_ps are both given; a frontier is swept along one of them")
-        for name in ("models", "budgets", "temperatures", "top_ps", "seeds"):
+        for name in ("models", "budgets", "temperatures", "top_ps", "transitions", "seeds"):
             values = getattr(self, name)
             if len(set(values)) < len(values):
                 raise ValueError(f"{name} are {' '.join(map(str, values))}; give each of them once")
-        if not (self.models and self.budgets and self.seeds):
-            raise ValueError("models, budgets and seeds are needed; give at least one of each")
+        if not (self.models and self.budgets and self.transitions and self.seeds):
+            raise ValueError("models, budgets, transitions and seeds are needed; give at least one of each")
+        for name in self.transitions:
+            choose("transition", name, CHOICES["transition"])
         if len(self.settings) < 2:
             raise ValueError(f"there is {len(self.settings)} point on a frontier; give at least two {self.knob}s")
         for value in self.settings:
@@ -94,7 +102,7 @@ class Frontiers(OnWorkers):
         names = [line.name for line in self.lines]
         if len(set(names)) < len(names):
             raise ValueError(f"frontiers are named {', '.join(names)}; give each a name of its own")
-        for name, models in self.lines:
+        for name, models, _ in self.lines:
             if len(models) not in (1, len(self.seeds)):
                 raise ValueError(
                     f"{name} has {len(models)} models and there are {len(self.seeds)} seeds; give one model, or one "
@@ -113,24 +121,28 @@ class Frontiers(OnWorkers):
 
     @property
     def lines(self) -> tuple[Line, ...]:
-        """The frontiers, each with its models."""
+        """The frontiers, each with its models and how these reveal tokens."""
         named = [text for text in self.models if "=" in text and not Path(text).exists()]
         short = short_names(text for text in self.models if text not in named)
-        return tuple(_named_line(text) if text in named else Line(short[text], (text,)) for text in self.models)
+        lines = [_named_line(text) if text in named else Line(short[text], (text,)) for text in self.models]
+        if len(self.transitions) == 1:
+            return tuple(line._replace(transition=self.transitions[0]) for line in lines)
+        pairs = product(lines, self.transitions)
+        return tuple(Line(f"{line.name}, {rule}", line.models, rule) for line, rule in pairs)
 
     def cells(self) -> list[Cell]:
         """What there is to measure: by line, budget, seed and setting."""
         return [
-            Cell(model=line.models[index % len(line.models)], sampling=self._sampling(budget, seed, setting))
+            Cell(model=line.models[index % len(line.models)], sampling=self._sampling(line, budget, seed, setting))
             for line in self.lines
             for budget in self.budgets
             for index, seed in enumerate(self.seeds)
             for setting in self.settings
         ]
 
-    def _sampling(self, budget: int, seed: int, setting: float) -> Sampling:
-        swept: dict[str, float] = {"temperature": 1.0, self.knob: setting}
-        return Sampling(budget=budget, seed=seed, precision=self.dtype, **swept)  # type: ignore[arg-type]
+    def _sampling(self, line: Line, budget: int, seed: int, setting: float) -> Sampling:
+        swept: dict[str, Any] = {"temperature": 1.0, self.knob: setting, "transition": line.transition}
+        return Sampling(budget=budget, seed=seed, precision=self.dtype, **swept)
 
 
 def _named_line(text: str) -> Line:

@@ -89,10 +89,22 @@ def how_measured(found: Found) -> str:
     seeds = f"{len(asked.seeds)} seeds of " if len(asked.seeds) > 1 else ""
     return (
         f"Each point has {seeds}{asked.num_samples} samples. The judge is {found.judge}, by the convention "
-        f"`{found.rows[0].protocol.convention}`. Tokens are drawn in {asked.dtype}, networks compute in "
-        f"{asked.compute}. Intervals are of 95 %, those of pairs by a paired bootstrap over samples"
+        f"`{found.rows[0].protocol.convention}`. {_revealed(found)} They are drawn in {asked.dtype}, networks compute "
+        f"in {asked.compute}. Intervals are of 95 %, those of pairs by a paired bootstrap over samples"
         f"{' and training runs' if any(len(line.models) > 1 for line in asked.lines) else ''}."
     )
+
+
+def _revealed(found: Found) -> str:
+    """By which rule steps reveal tokens, as a sentence."""
+    lines, by_rule = found.asked.lines, dict[str, list[str]]()
+    points = len(found.rows) // len(lines)
+    for line, row in zip(lines, found.rows[::points], strict=True):
+        by_rule.setdefault(row.sampling.transition, []).append(line.name)
+    if len(by_rule) == 1:
+        return f"The rule by which steps reveal tokens is `{next(iter(by_rule))}`."
+    told = (f"`{rule}` in {', '.join(names)}" for rule, names in by_rule.items())
+    return f"The rules by which steps reveal tokens are {'; '.join(told)}."
 
 
 def about_real(real: RealText | None) -> str:
