@@ -112,6 +112,18 @@ def test_a_stage_killed_in_any_round_ends_as_one_left_alone(
     assert losses_of(config) == losses_of(whole)
 
 
+def test_a_stage_keeps_how_its_start_reveals_tokens_and_one_that_learned_halton_order_has_it(
+    config: Training, fixed: str, tmp_path: Path
+) -> None:
+    assert load(fixed).generation == {}
+    in_order = Matching(steps=(2, 4), inputs="own", order="halton")
+    ordered = train(replace(config, init=fixed, objective=in_order, updates=1, out=str(tmp_path / "ordered")), "test")
+    assert load(str(ordered)).generation == {"defaults": {"transition": "halton"}}
+    by_chance = Matching(steps=(2, 4))
+    again = train(replace(config, init=str(ordered), objective=by_chance, updates=1, out=str(tmp_path / "b")), "test")
+    assert load(str(again)).generation == {"defaults": {"transition": "halton"}}
+
+
 def test_a_matching_moves_student_and_fake_at_their_own_rates_and_never_the_teacher(
     config: Training, fixed: str, plain: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from fpmgm.locks import hold
 from fpmgm.schema import read_json
 from fpmgm.training.card import KINDS, flat
 from fpmgm.training.config import Training
-from fpmgm.training.metrics import keep_copy
+from fpmgm.training.metrics import Row, keep_copy
 from fpmgm.training.state import UPDATE, newest_state, read_about, states, update_of
 
 CONFIG, MODEL, STATE, SNAPSHOTS = "config.json", "model", "state", "snapshots"
@@ -50,6 +50,14 @@ def held(folder: Path, accelerator: Accelerator) -> Iterator[None]:
         if any_process(accelerator, problem is not None):
             raise problem or SystemExit(2)
         yield
+
+
+def why_stopped(row: Row, title: str, share: float) -> str:
+    """What there is to say of a run that the rule about its validation has ended."""
+    return (
+        f"stopped after update {row['update']}: {title} {row['validation']:.2f} is beyond {row['stopped']:.2f}, "
+        f"{share:.0%} worse than at the start; this checkpoint is kept"
+    )
 
 
 def any_process(accelerator: Accelerator, flag: bool) -> bool:

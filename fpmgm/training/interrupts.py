@@ -9,6 +9,10 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any
 
+from accelerate import Accelerator
+
+from fpmgm.training.folder import any_process
+
 ONE_PRESS = 0.5
 """Signals within so many seconds count as one: a launcher of several processes repeats the terminal's Ctrl-C."""
 
@@ -44,6 +48,14 @@ class Interrupts:
                 os.write(2, b"\nfinishing this update and writing a checkpoint; Ctrl-C again ends at once\n")
         elif number == signal.SIGINT and time.monotonic() - self._when > ONE_PRESS:
             raise SystemExit(128 + number)
+
+
+def agreed(accelerator: Accelerator, number: int) -> int:
+    """The signal that any process of a run got, or 0."""
+    if not any_process(accelerator, number != 0):
+        return 0
+    is_term = any_process(accelerator, number == signal.SIGTERM)
+    return int(signal.SIGTERM if is_term else signal.SIGINT)
 
 
 def leave(number: int, where: str, command: str, is_main: bool) -> None:

@@ -3,7 +3,6 @@
 import copy
 import json
 import math
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -42,14 +41,23 @@ from fpmgm.training.folder import (
     is_written,
     keep_settings,
     settings_before,
+    why_stopped,
 )
-from fpmgm.training.interrupts import Interrupts, leave
+from fpmgm.training.interrupts import Interrupts, agreed, leave
 from fpmgm.training.learner import Learner, network_blocks
 from fpmgm.training.metrics import METRICS, Row, is_row, keep_metrics, read_metrics, read_start, write_start
 from fpmgm.training.optim import moving_average, optimiser_of, set_learning_rate
 from fpmgm.training.order import Order, parts_of
 from fpmgm.training.sharding import accelerator_for, check_sharding, cut, gather, whole, whole_state, without_sync
-from fpmgm.training.start import check_named_models, first_weights, load_data, model_beside, named_teacher, seen_before
+from fpmgm.training.start import (
+    check_named_models,
+    first_weights,
+    load_data,
+    model_beside,
+    named_teacher,
+    sampled_as,
+    seen_before,
+)
 from fpmgm.training.state import (
     TrainState,
     last_update,
@@ -152,7 +160,7 @@ class Run:
         self.order = Order(data.train, config.batch_size, config.seed)
         self.done, self.is_stopped, self.is_late, self.signal = 0, False, False, 0
         self.is_over: Callable[[float], bool] | None = None
-        self.watched = Watched(config.watch, folder)
+        self.watched, self.generation = Watched(config.watch, folder), sampled_as(config)
         self.row: Row = {}
         """The metrics of the last update."""
         self.settings: dict[str, Any] = {}
@@ -223,18 +231,13 @@ class Run:
                 self._next(limit)
                 for log in trackers:
                     log(self.row, self.done)
-                self.signal = self._agreed(interrupts.signal)
+                self.signal = agreed(self.accelerator, interrupts.signal)
                 is_due = self.done == config.updates or self.done % config.checkpoint_every == 0
                 if is_due or self.is_stopped or self.is_late or self.signal:
                     self._checkpoint()
                 progress.step(f"loss {self.row['loss']:.3f}")
         if is_main and self.is_stopped:
-            print(
-                f"stopped after update {self.done}: {self.evaluator.validated.title} {self.row['validation']:.2f} is "
-                f"beyond {self.row['stopped']:.2f}, {config.stop_above:.0%} worse than at the start; this checkpoint "
-                "is kept",
-                file=sys.stderr,
-            )
+            print(why_stopped(self.row, self.evaluator.validated.title, config.stop_above), file=sys.stderr)
 
     def _next(self, limit: float | None) -> None:
         """The next update with its row of metrics, validation and snapshot if they are due."""
@@ -274,13 +277,6 @@ class Run:
         if is_main or self.config.sharding == FSDP:
             about = {"row": self.row, "settings": self.settings}
             save_state(self.folder / STATE, self.state, self.done, is_main=is_main, **about)
-
-    def _agreed(self, number: int) -> int:
-        """The signal that any process of the run got, or 0."""
-        if not any_process(self.accelerator, number != 0):
-            return 0
-        is_term = any_process(self.accelerator, number == signal.SIGTERM)
-        return int(signal.SIGTERM if is_term else signal.SIGINT)
 
     def last_row(self) -> Row:
         """The metrics of the update whose model is kept, the last one as a rule, with its validation."""
@@ -397,4 +393,5 @@ class Run:
     def model(self) -> Model:
         """What the run has made: the moving average of the weights, and what it was made of."""
         data = self.config.data.placed(self.data.content)
-        return Model(denoiser=self.averaged.eval(), config=self.network, codec=self.data.codec, data=data)
+        parts: dict[str, Any] = {"config": self.network, "codec": self.data.codec, "generation": self.generation}
+        return Model(denoiser=self.averaged.eval(), data=data, **parts)

@@ -8,7 +8,7 @@ from fpmgm.backbones import NetworkConfig
 from fpmgm.backbones.dit import Network
 from fpmgm.backbones.network import Learned, Vocabulary
 from fpmgm.budget import plan
-from fpmgm.checkpoint import Model, find_folder, load, read_config, read_settings
+from fpmgm.checkpoint import Model, find_folder, load, read_config, read_generation, read_settings
 from fpmgm.codecs import load_codec
 from fpmgm.data import DataConfig, Dataset
 from fpmgm.data.stories_symbols import source_size
@@ -125,6 +125,17 @@ def first_weights(config: Training, network: NetworkConfig, data: Dataset) -> Le
     denoiser = network.build()
     denoiser.load_state_dict(model.denoiser.state_dict())
     return denoiser
+
+
+def sampled_as(config: Training) -> dict[str, Any]:
+    """What generation_config.json of the run's model says: the transition of the model it starts from, or halton if it
+    learned for that order.
+    """
+    before = read_generation(find_folder(config.source)) if config.source else {}
+    transition = before.get("defaults", {}).get("transition")
+    if isinstance(config.objective, Matching) and config.objective.order == "halton":
+        transition = "halton"
+    return {"defaults": {"transition": transition}} if transition else {}
 
 
 def named_teacher(config: Training, network: NetworkConfig, data: Dataset) -> Denoiser | None:
