@@ -9,12 +9,17 @@ import pytest
 
 from fpmgm import recipes
 from fpmgm.backbones.dit import Network
+from fpmgm.checkpoint import load
 from fpmgm.data.text import TextConfig
 from fpmgm.evaluation import sweep
+from fpmgm.evaluation.held_out import AUTO, OWN, measured_data
 from fpmgm.evaluation.latency import Timing
+from fpmgm.evaluation.likelihood import perplexity
+from fpmgm.evaluation.side_by_side import VALIDATION_ITERS
 from fpmgm.experiments import update_times, variants
 from fpmgm.experiments.injections import LONG, NUM_SEEDS, PAIR, SHORT, Injections, of_kind
 from fpmgm.experiments.reproduce import Reproduction, reproduce
+from fpmgm.experiments.resting import Resting
 from fpmgm.experiments.variants import Comparison, variant
 from fpmgm.experiments.warm_starts import WarmStarts
 from fpmgm.injection import INJECTIONS
@@ -100,6 +105,15 @@ def test_warm_starts_are_compared_with_the_same_run_without(tmp_path: Path) -> N
     assert (without.init, without.optim.lr) == ("stories-fp", pytest.approx(base.optim.lr / 3))
 
 
+def test_training_at_rest_is_compared_with_the_same_recipe_without(tmp_path: Path) -> None:
+    base = recipes.RECIPES["stories-fp"]
+    everywhere, resting = (replace(base, **each.changes) for each in Resting(folder=tmp_path, runs=tmp_path).variants)
+    everywhere_learns: Any = base.objective
+    assert resting.objective == replace(everywhere_learns, rest=True)
+    assert replace(resting, objective=base.objective) == everywhere
+    assert everywhere.init == ""
+
+
 @pytest.fixture
 def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A small judge, and a small recipe named `tiny`."""
@@ -167,6 +181,29 @@ def test_warm_starts_are_trained_and_sampled_with_every_reuse_once(
             assert f"| {name} | {reuse} |" in text
     forbid_work(monkeypatch)
     assert held.run(judge=judge, **TINY) == (text, found)
+
+
+@pytest.mark.slow
+def test_training_at_rest_is_validated_with_every_position_iterated(
+    judge: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small: dict[str, Any] = {"recipe": "tiny", "data": recipes.RECIPES["tiny"].data, "updates": 4, "num_seeds": 2}
+    held = Resting(folder=tmp_path / "out", runs=tmp_path / "runs", budgets=(6,), **small)
+    settings = {name: value for name, value in TINY.items() if name != "budgets"}
+    text, found = held.run(judge=judge, **settings)
+    assert [row["name"] for row in found["finished"]] == ["everywhere", "resting"]
+    for row in found["finished"]:
+        for seed, validated in enumerate(row["validated"]):
+            model = load(str(held.runs / f"{row['name']}-{seed}" / "model"))
+            data, _ = measured_data(model, OWN, AUTO)
+            batch = data.measured(len(data.held_out))
+            own, at_rest = (
+                perplexity(model.denoiser, batch, num_iters=VALIDATION_ITERS, rest=rest).value for rest in (False, True)
+            )
+            assert validated["value"] == pytest.approx(own, rel=1e-6)
+            assert own != pytest.approx(at_rest, rel=1e-6)
+    forbid_work(monkeypatch)
+    assert held.run(judge=judge, **settings) == (text, found)
 
 
 def test_the_reports_are_known_by_name_and_need_a_judge() -> None:

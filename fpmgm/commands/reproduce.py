@@ -1,4 +1,4 @@
-"""The commands `reproduce image-mini`, `reproduce injections` and `reproduce warm-starts`."""
+"""The commands `reproduce image-mini`, `reproduce injections`, `reproduce warm-starts` and `reproduce resting`."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -17,7 +17,8 @@ class ReproduceCommand(Reproduction):
 
     report: Annotated[str, tyro.conf.Positional] = Reproduction.report
     """injections asks whether a cheaper injection is as good as the paper's. warm-starts asks whether training should
-    start its solver as the sampler does."""
+    start its solver as the sampler does. resting asks whether training learns as well if visible positions rest after
+    the first iteration."""
 
 
 def run_reproduce(command: ReproduceCommand) -> None:

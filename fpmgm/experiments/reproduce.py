@@ -21,7 +21,8 @@ class Reproduction(OnDevice, OnWorkers):
 
     report: str = "injections"
     """injections asks whether a cheaper injection is as good as the paper's. warm-starts asks whether training should
-    start its solver as the sampler does."""
+    start its solver as the sampler does. resting asks whether training learns as well if visible positions rest after
+    the first iteration."""
     out: str = ""
     """The folder of the report. If it is empty, it is docs/results/ and the name of the report."""
     judge: str = "auto"

@@ -7,11 +7,16 @@ from typing import Any
 from fpmgm.cluster import Workers
 from fpmgm.evaluation.text import TextEvaluator
 from fpmgm.experiments.injections import Injections
+from fpmgm.experiments.resting import Resting
 from fpmgm.experiments.warm_starts import WarmStarts
 from fpmgm.files import write_text
 from fpmgm.provenance import provenance
 
-VARIANTS: dict[str, type[Injections] | type[WarmStarts]] = {"injections": Injections, "warm-starts": WarmStarts}
+VARIANTS: dict[str, type[Injections] | type[WarmStarts] | type[Resting]] = {
+    "injections": Injections,
+    "warm-starts": WarmStarts,
+    "resting": Resting,
+}
 
 
 def story_judge(name: str) -> str:

@@ -27,9 +27,12 @@ from fpmgm.recipes import RECIPES
 from fpmgm.schema import parse_object, read_text
 from fpmgm.training.folder import MODEL, SNAPSHOTS
 from fpmgm.training.metrics import read_metrics
+from fpmgm.transitions import TransitionName
 
 EVERY = 50
 """Updates between validations, and between models that are kept."""
+ORDER: TransitionName = "ancestral"
+"""How models are sampled, whatever the model that they start from has among its own settings."""
 TIMED = "equal-time"
 EQUAL = {"equal updates": "equal-updates", "equal time": TIMED}
 """What variants are compared at, and the folders of these frontiers."""
@@ -158,6 +161,7 @@ class Comparison:
             models=tuple(f"{name}={paths}" for name, paths in models.items()),
             budgets=self.budgets,
             temperatures=self.temperatures,
+            transitions=(ORDER,),
             seeds=tuple(self.seed + index for index in range(self.variants[0].num_seeds)),
             num_samples=self.num_samples,
             judge=self.judge,

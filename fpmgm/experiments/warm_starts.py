@@ -13,7 +13,7 @@ from fpmgm.evaluation.sweep import Protocol, announce, run_sweep
 from fpmgm.evaluation.tables import Column, markdown
 from fpmgm.experiments.contestants import Contestant
 from fpmgm.experiments.over_seeds import REUSES, TableLine, over_seeds
-from fpmgm.experiments.variants import Comparison, variant
+from fpmgm.experiments.variants import ORDER, Comparison, variant
 from fpmgm.generation import Sampling
 from fpmgm.recipes import RECIPES
 from fpmgm.reuse import ReuseName
@@ -50,7 +50,7 @@ class WarmStarts:
         objective: Any = base.objective
         cold = variant("cold", self.recipe, updates=self.updates, num_seeds=self.num_seeds)
         optim = replace(cold.changes["optim"], lr=RATE * base.optim.lr)
-        stage = {"init": self.start, "optim": optim}
+        stage = {"init": self.start, "optim": optim, "data": RECIPES["stories-cofre"].data}
         cold = replace(cold, changes={**cold.changes, **(stage if self.start else {})})
         warm = {**cold.changes, "objective": replace(objective, warm_start=SHARE)}
         return cold, replace(cold, name="warm", changes=warm)
@@ -79,7 +79,10 @@ class WarmStarts:
         protocol = Protocol(num_samples=compared.num_samples, evaluator=evaluator, device=compared.device)
         cells = {
             (each.name, reuse, budget): [
-                Cell(model=str(run / MODEL), sampling=Sampling(budget=budget, reuse=reuse, seed=compared.seed + index))
+                Cell(
+                    model=str(run / MODEL),
+                    sampling=Sampling(budget=budget, reuse=reuse, transition=ORDER, seed=compared.seed + index),
+                )
                 for index, run in each.folders(self.runs)
             ]
             for each in self.variants
