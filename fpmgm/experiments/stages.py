@@ -21,7 +21,11 @@ from fpmgm.training.watch import Watch
 SEEDS = (0, 1, 2)
 BUDGETS = (24, 48, 96)
 FAR_BUDGETS, FAR = (12, 192), "far"
-"""Budgets at which base models and headline lines are compared too, on a page of its own."""
+"""The ends of the range, on a page of their own."""
+PAPER = "ancestral"
+"""How tokens are revealed on these pages, whatever a model has among its own settings: as in the paper."""
+ORDERS, ORDER = (PAPER, "halton"), "order"
+"""How base models and headline lines reveal them too, on a page of its own."""
 SECOND_BUDGETS, SECOND = (24, 96), "second-judge"
 SECOND_SAMPLES = 32
 """Samples of each seed that a second judge reads; it may be a hundred times as large as the models."""
@@ -102,11 +106,12 @@ class Stages:
         """Train what is missing, measure it, and write the pages; returns the first page."""
         made = self._models(self.lines)
         page = self._compare(made, self.folder, self.judge, self.budgets)
+        self._compare(made, self.folder / FAR, self.judge, self.far_budgets)
         headline = {line.name: made[line.name] for line in self.lines if line.is_headline or line.is_base}
-        self._compare(headline, self.folder / FAR, self.judge, self.far_budgets)
+        self._compare(headline, self.folder / ORDER, self.judge, (*self.budgets, *self.far_budgets), ORDERS)
         if self.second_judge:
             asked = replace(self, num_samples=min(self.num_samples, SECOND_SAMPLES))
-            asked._compare(headline, self.folder / SECOND, self.second_judge, SECOND_BUDGETS)
+            asked._compare(headline, self.folder / SECOND, self.second_judge, SECOND_BUDGETS, ORDERS)
         asked = replace(self, num_samples=min(self.num_samples, FROM_START_SAMPLES))
         asked._compare(self._models(self.lines_from_start), self.folder / FROM_START, self.judge, FROM_START_BUDGETS)
         put_findings(page)
@@ -118,11 +123,19 @@ class Stages:
         made = self.workers.run({run: make for own in runs.values() for run, make in own.items()}, "runs")
         return {name: [made[run] for run in own] for name, own in runs.items()}
 
-    def _compare(self, made: dict[str, list[str]], folder: Path, judge: str, budgets: Sequence[int]) -> Path:
+    def _compare(
+        self,
+        made: dict[str, list[str]],
+        folder: Path,
+        judge: str,
+        budgets: Sequence[int],
+        transitions: tuple[Any, ...] = (PAPER,),
+    ) -> Path:
         asked = Frontiers(
             models=tuple(f"{name}={','.join(models)}" for name, models in made.items()),
             budgets=tuple(budgets),
             temperatures=self.temperatures,
+            transitions=transitions,
             seeds=self.seeds,
             num_samples=self.num_samples,
             judge=judge,

@@ -23,7 +23,7 @@ from fpmgm.experiments.parts import Part, Reading
 from fpmgm.experiments.report import PAIR
 from fpmgm.experiments.text_mini.page import Page
 from fpmgm.experiments.text_mini.quoted import quoted
-from fpmgm.experiments.text_mini.section import Line, Table
+from fpmgm.experiments.text_mini.section import ORDER, Line, Table
 from fpmgm.generation import Sampling
 from fpmgm.names import slug
 from fpmgm.schema import read_object
@@ -57,7 +57,7 @@ def _models(page: Page, line: Line, num_seeds: int) -> list[Made]:
 
 
 def _sampling(page: Page, line: Line, budget: int, temperature: float, index: int) -> Sampling:
-    settings: dict[str, Any] = dict(line.settings)
+    settings: dict[str, Any] = {"transition": ORDER, **line.settings}
     return Sampling(budget=budget, temperature=temperature, seed=page.seed + index, **settings)
 
 

@@ -20,7 +20,7 @@ from fpmgm.experiments.parts import Part, Reading
 from fpmgm.experiments.text_mini.lines import FP, MDLM, staged
 from fpmgm.experiments.text_mini.page import Page
 from fpmgm.experiments.text_mini.quoted import quoted
-from fpmgm.experiments.text_mini.section import Section
+from fpmgm.experiments.text_mini.section import ORDER, Section
 from fpmgm.randomness import generator
 from fpmgm.schema import read_json
 
@@ -72,6 +72,7 @@ def _analysis(page: Page, name: str, contestant: Contestant, against: Contestant
         budget=sizes.pair[-1],
         steps=sizes.analysed_steps,
         depth=sizes.depth,
+        transition=ORDER,
         num_samples=sizes.analysed,
         num_sequences=min(32, sizes.validation),
         seed=page.seed,

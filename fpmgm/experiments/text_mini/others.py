@@ -22,7 +22,7 @@ from fpmgm.experiments.report import precisions
 from fpmgm.experiments.text_mini.lines import ADAPTED, FP, FRESH, MDLM, cofre, plain, staged
 from fpmgm.experiments.text_mini.page import Page
 from fpmgm.experiments.text_mini.quoted import quoted
-from fpmgm.experiments.text_mini.section import Line, Section
+from fpmgm.experiments.text_mini.section import ORDER, Line, Section
 from fpmgm.experiments.text_mini.trainings import VALIDATED, validated, validation_ratio
 from fpmgm.generation import Sampling, generate
 
@@ -106,7 +106,7 @@ def _difference(where: str, ours: Interval, theirs: Interval) -> Reading:
 
 
 def _at(page: Page, line: Line, budget: int) -> Sampling:
-    settings: dict[str, Any] = dict(line.settings)
+    settings: dict[str, Any] = {"transition": ORDER, **line.settings}
     return Sampling(budget=budget, temperature=1.0, seed=page.seed, **settings)
 
 
@@ -249,7 +249,8 @@ def _real_text(page: Page) -> dict[str, Any]:
 def _texts(page: Page, line: Line, budget: int, num: int) -> list[str]:
     made = page.models(line.contestant)[0]
     sampling = _at(page, line, budget)
-    about = {**made.about, "sampling": vars(sampling), "samples": num, "compute": page.compute}
+    told = {**vars(sampling), "transition": "auto"}  # as it is written where ancestral is the only rule
+    about = {**made.about, "sampling": told, "samples": num, "compute": page.compute}
 
     def make() -> list[str]:
         page.train([line.contestant])

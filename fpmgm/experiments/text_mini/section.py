@@ -6,9 +6,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fpmgm.experiments.book import SectionOf
 from fpmgm.experiments.contestants import Contestant
+from fpmgm.transitions import TransitionName
 
 if TYPE_CHECKING:
     from fpmgm.experiments.text_mini.page import Page
+
+
+ORDER: TransitionName = "ancestral"
+"""How tokens are revealed on this page, whatever its models have among their own settings: as in the paper."""
 
 
 class Line(NamedTuple):
