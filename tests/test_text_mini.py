@@ -358,7 +358,8 @@ def test_an_analysis_is_made_again_if_its_files_are_of_other_settings(
 
 def test_texts_of_the_precision_of_the_page_are_read_before_others_that_are_as_good(tmp_path: Path) -> None:
     page, line = Page(folder=tmp_path, runs=tmp_path), plain(MDLM)
-    about = {**page.models(MDLM)[0].about, "sampling": vars(others._at(page, line, 24)), "samples": 1}
+    sampling = {**vars(others._at(page, line, 24)), "transition": "auto"}
+    about = {**page.models(MDLM)[0].about, "sampling": sampling, "samples": 1}
     all_computes: tuple[Any, ...] = ("float32", "bfloat16", "int8")
     for compute in all_computes:
         page.kept("texts", {**about, "compute": compute}, partial(list, [compute]))

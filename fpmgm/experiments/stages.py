@@ -17,14 +17,15 @@ from fpmgm.post_training.consistency import Consistency
 from fpmgm.recipes import RECIPES
 from fpmgm.recipes.stories import AS_SAMPLED
 from fpmgm.training.watch import Watch
+from fpmgm.transitions import TransitionName
 
 SEEDS = (0, 1, 2)
 BUDGETS = (24, 48, 96)
 FAR_BUDGETS, FAR = (12, 192), "far"
 """The ends of the range, on a page of their own."""
-PAPER = "ancestral"
+PAPER: TransitionName = "ancestral"
 """How tokens are revealed on these pages, whatever a model has among its own settings: as in the paper."""
-ORDERS, ORDER = (PAPER, "halton"), "order"
+HALTON: TransitionName = "halton"
 """How base models and headline lines reveal them too, on a page of its own."""
 SECOND_BUDGETS, SECOND = (24, 96), "second-judge"
 SECOND_SAMPLES = 32
@@ -45,6 +46,8 @@ def _l_cons(name: str, recipe: str, **settings: Any) -> Contestant:
 
 UNWATCHED = {"watch": Watch()}
 """Matching to its last update, as the other stages. The recipe is watched by its frontier."""
+FOR_HALTON = {"objective": replace(RECIPES["stories-match"].objective, order=HALTON)}  # type: ignore[arg-type, call-arg]
+"""Matching for a sampler that reveals tokens in Halton order."""
 
 LINES = (
     Contestant(name="MDLM", recipe="stories-mdlm-match", is_base=True),
@@ -60,6 +63,13 @@ LINES = (
     Contestant(name="FP-MDLM + SDTT", recipe="stories-fp-sdtt"),
     Contestant(
         name="FP-MDLM + matching", recipe="stories-match", changes=UNWATCHED, num_seeds=len(SEEDS), is_headline=True
+    ),
+    Contestant(
+        name="FP-MDLM + matching for Halton",
+        recipe="stories-match",
+        changes={**UNWATCHED, **FOR_HALTON},
+        num_seeds=len(SEEDS),
+        is_headline=True,
     ),
 )
 """The base models, and each with every stage. `no loss` has the updates of L_CONS without its loss."""
@@ -93,7 +103,7 @@ class Stages:
     """Samples of each seed at each point."""
     judge: str = "stories-source"
     second_judge: str = ""
-    """Who also judges the base models and the headline lines, on a page of its own."""
+    """Who also judges the base models and the headline lines, in Halton order, on a page of its own."""
     convention: Any = "paper"
     device: str = "auto"
     compute: DtypeName = "float32"
@@ -108,10 +118,10 @@ class Stages:
         page = self._compare(made, self.folder, self.judge, self.budgets)
         self._compare(made, self.folder / FAR, self.judge, self.far_budgets)
         headline = {line.name: made[line.name] for line in self.lines if line.is_headline or line.is_base}
-        self._compare(headline, self.folder / ORDER, self.judge, (*self.budgets, *self.far_budgets), ORDERS)
+        self._compare(headline, self.folder / HALTON, self.judge, sorted((*self.budgets, *self.far_budgets)), HALTON)
         if self.second_judge:
             asked = replace(self, num_samples=min(self.num_samples, SECOND_SAMPLES))
-            asked._compare(headline, self.folder / SECOND, self.second_judge, SECOND_BUDGETS, ORDERS)
+            asked._compare(headline, self.folder / SECOND, self.second_judge, SECOND_BUDGETS, HALTON)
         asked = replace(self, num_samples=min(self.num_samples, FROM_START_SAMPLES))
         asked._compare(self._models(self.lines_from_start), self.folder / FROM_START, self.judge, FROM_START_BUDGETS)
         put_findings(page)
@@ -129,13 +139,13 @@ class Stages:
         folder: Path,
         judge: str,
         budgets: Sequence[int],
-        transitions: tuple[Any, ...] = (PAPER,),
+        transition: TransitionName = PAPER,
     ) -> Path:
         asked = Frontiers(
             models=tuple(f"{name}={','.join(models)}" for name, models in made.items()),
             budgets=tuple(budgets),
             temperatures=self.temperatures,
-            transitions=transitions,
+            transitions=(transition,),
             seeds=self.seeds,
             num_samples=self.num_samples,
             judge=judge,

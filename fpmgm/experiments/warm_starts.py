@@ -22,7 +22,7 @@ from fpmgm.training.folder import MODEL
 RECIPE = "stories-fp"
 START = "stories-fp"
 """The model that both go on from."""
-UPDATES, NUM_SEEDS = 150, 1
+UPDATES, NUM_SEEDS = 300, 3
 RATE = 1 / 3
 """The learning rate, over that of the recipe: the model has learned with a rate that fell to 0."""
 SHARE = 0.5
