@@ -323,7 +323,7 @@ def test_each_of_several_transitions_is_a_frontier_of_every_model(made: Path) ->
     found = fpmgm.frontier(
         [str(made / "one"), str(made / "two")], **settings(made, transitions=rules, temperatures=WIDE)
     )
-    lines = ["one, ancestral", "one, halton", "two, ancestral", "two, halton"]
+    lines = ["one (ancestral)", "one (halton)", "two (ancestral)", "two (halton)"]
     assert [point.model for point in found.points[::2]] == lines
     assert [row.sampling.transition for row in found.rows[::2]] == [*rules, *rules]
     alone = fpmgm.frontier(
@@ -332,7 +332,7 @@ def test_each_of_several_transitions_is_a_frontier_of_every_model(made: Path) ->
     assert [row.metrics for row in alone.rows] == [row.metrics for row in (*found.rows[2:4], *found.rows[6:])]
     page = " ".join((made / "out" / "README.md").read_text().split())
     assert "--transitions ancestral halton" in page
-    assert "`ancestral` in one, ancestral, two, ancestral; `halton` in one, halton, two, halton" in page
+    assert "`ancestral` in one (ancestral), two (ancestral); `halton` in one (halton), two (halton)" in page
 
 
 def test_a_page_says_by_which_rule_each_model_reveals_tokens_of_itself(made: Path) -> None:

@@ -128,7 +128,7 @@ class Frontiers(OnWorkers):
         if len(self.transitions) == 1:
             return tuple(line._replace(transition=self.transitions[0]) for line in lines)
         pairs = product(lines, self.transitions)
-        return tuple(Line(f"{line.name}, {rule}", line.models, rule) for line, rule in pairs)
+        return tuple(Line(f"{line.name} ({rule})", line.models, rule) for line, rule in pairs)
 
     def cells(self) -> list[Cell]:
         """What there is to measure: by line, budget, seed and setting."""

@@ -89,8 +89,8 @@ def how_measured(found: Found) -> str:
     seeds = f"{len(asked.seeds)} seeds of " if len(asked.seeds) > 1 else ""
     return (
         f"Each point has {seeds}{asked.num_samples} samples. The judge is {found.judge}, by the convention "
-        f"`{found.rows[0].protocol.convention}`. {_revealed(found)} They are drawn in {asked.dtype}, networks compute "
-        f"in {asked.compute}. Intervals are of 95 %, those of pairs by a paired bootstrap over samples"
+        f"`{found.rows[0].protocol.convention}`. {_revealed(found)} Tokens are drawn in {asked.dtype}, networks "
+        f"compute in {asked.compute}. Intervals are of 95 %, those of pairs by a paired bootstrap over samples"
         f"{' and training runs' if any(len(line.models) > 1 for line in asked.lines) else ''}."
     )
 
