@@ -31,8 +31,7 @@ from fpmgm.schema import MAX_SAMPLES, read_json, require
 BUDGETS = (24, 48, 96, 192)
 WATCHED = 96
 TEMPERATURE = 0.8
-ORDER = "halton"
-"""How the story that is watched is made. The table is of temperature 1 and of tokens that are revealed by chance."""
+"""Of the story that is watched. The table is of temperature 1."""
 MDLM = "stories-mdlm"
 QUALITY = "perplexity_per_sample"
 IMAGES = "fashion"
@@ -97,7 +96,7 @@ def run(config: Quickstart) -> None:
     steps = plan(WATCHED, model.denoiser.cost).num_steps
     moments = {steps // 4 - 1, steps // 2 - 1, steps - 1}  # what a pipe gets to see
     with Replay(model, console, steps=moments) as replay:
-        generate(model, budget=WATCHED, temperature=TEMPERATURE, transition=ORDER, seed=config.seed, on_step=replay)
+        generate(model, budget=WATCHED, temperature=TEMPERATURE, seed=config.seed, on_step=replay)
     console.print()
     console.print(budget_table(model, config, console.width))
     if stored := stored_lines():

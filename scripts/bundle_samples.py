@@ -1,6 +1,7 @@
-"""Put uncurated samples at a low temperature into cards: python scripts/bundle_samples.py NAME [NAME ...]
+"""Put uncurated samples of the half-precision weights into cards: python scripts/bundle_samples.py NAME [NAME ...]
 
-The card of each bundled model of text NAME gains 20 samples at temperature 0.8 behind its 20 at temperature 1, seed 0.
+The card of each bundled model of text NAME ends with 20 samples at temperature 1 and 20 at temperature 0.8, seed 0.
+They are drawn as the model draws when nothing else is asked for, and replace those of before.
 """
 
 import sys
@@ -9,17 +10,18 @@ from fpmgm.checkpoint import BUNDLED, load_folder
 from fpmgm.evaluation.shown import samples_of
 from fpmgm.files import write_text
 
-NUM_SAMPLES, TEMPERATURE = 20, 0.8
-TITLE = f"## {NUM_SAMPLES} samples at temperature {TEMPERATURE:g}, uncurated"
+NUM_SAMPLES = 20
+TITLES = {1.0: f"## {NUM_SAMPLES} samples, uncurated", 0.8: f"## {NUM_SAMPLES} samples at temperature 0.8, uncurated"}
 
 
 def add_samples(name: str) -> None:
-    """Sample the half-precision weights; samples of before are replaced."""
     model = load_folder(BUNDLED / name)
-    how, shown = samples_of(model, NUM_SAMPLES, temperature=TEMPERATURE)
-    pictured, _ = model.speech.in_card(shown)
-    before = model.card.partition(f"\n{TITLE}\n")[0].rstrip()
-    write_text(BUNDLED / name / "README.md", f"{before}\n\n{TITLE}\n\n{how}\n\n{pictured}\n")
+    parts = [model.card.partition(f"\n{TITLES[1.0]}\n")[0].rstrip()]
+    for temperature, title in TITLES.items():
+        how, shown = samples_of(model, NUM_SAMPLES, temperature=temperature)
+        pictured, _ = model.speech.in_card(shown)
+        parts += [title, how, pictured]
+    write_text(BUNDLED / name / "README.md", "\n\n".join(parts) + "\n")
 
 
 if __name__ == "__main__":

@@ -46,8 +46,6 @@ def _l_cons(name: str, recipe: str, **settings: Any) -> Contestant:
 
 UNWATCHED = {"watch": Watch()}
 """Matching to its last update, as the other stages. The recipe is watched by its frontier."""
-FOR_HALTON = {"objective": replace(RECIPES["stories-match"].objective, order=HALTON)}  # type: ignore[arg-type, call-arg]
-"""Matching for a sampler that reveals tokens in Halton order."""
 
 LINES = (
     Contestant(name="MDLM", recipe="stories-mdlm-match", is_base=True),
@@ -63,13 +61,6 @@ LINES = (
     Contestant(name="FP-MDLM + SDTT", recipe="stories-fp-sdtt"),
     Contestant(
         name="FP-MDLM + matching", recipe="stories-match", changes=UNWATCHED, num_seeds=len(SEEDS), is_headline=True
-    ),
-    Contestant(
-        name="FP-MDLM + matching for Halton",
-        recipe="stories-match",
-        changes={**UNWATCHED, **FOR_HALTON},
-        num_seeds=len(SEEDS),
-        is_headline=True,
     ),
 )
 """The base models, and each with every stage. `no loss` has the updates of L_CONS without its loss."""
