@@ -12,6 +12,7 @@ from fpmgm.checkpoint import BUNDLED, DEFAULT, load
 from fpmgm.codecs import TextCodec
 from fpmgm.evaluation.judges import BUNDLED_JUDGE
 from fpmgm.evaluation.per_byte import HEADING, bytes_of, card_part, with_part
+from fpmgm.generation import Sampling, with_saved_settings
 from fpmgm.quickstart import stored_lines
 from fpmgm.recipes import RECIPES
 
@@ -110,6 +111,15 @@ def test_a_part_of_a_card_stands_before_the_samples_and_replaces_the_one_of_befo
 def test_cards_of_models_that_were_compared_open_with_the_frontier(name: str) -> None:
     card = (BUNDLED / name / "README.md").read_text()
     assert re.findall(r"(?m)^## (.*)", card)[0] == "Frontier"
+
+
+@pytest.mark.parametrize("name", ["stories", "stories-fp", "stories-mdlm"])
+def test_models_of_stories_reveal_tokens_far_apart_unless_they_are_told_otherwise(name: str) -> None:
+    generation = load(name).generation
+    assert with_saved_settings(generation, Sampling()).transition == "halton"
+    assert with_saved_settings(generation, Sampling(transition="ancestral")).transition == "ancestral"
+    card = (BUNDLED / name / "README.md").read_text()
+    assert card.count(", halton, temperature") == 2
 
 
 @pytest.mark.parametrize("name", TEXTS)
