@@ -16,6 +16,7 @@ from torch.nn import functional as F  # noqa: N812
 from fpmgm.budget import Cost
 from fpmgm.gradients import Gradient, implicit, sjfb
 from fpmgm.injection import Constant, Injection
+from fpmgm.products import linear
 from fpmgm.resting import solve_resting
 from fpmgm.solvers import Solution, Solver, picard
 from fpmgm.types import Features, Hidden, Labels, Logits, Map, PerSequence, Places, Positions, Rows, Tokens
@@ -289,7 +290,7 @@ class Denoiser(nn.Module):
 
     def head(self, features: Features) -> Logits:
         """Logits over all symbols, the mask included; `masking.without_mask` forbids it."""
-        return F.linear(features, *self.backbone.head_weights())
+        return linear(features, *self.backbone.head_weights())
 
     def forward(
         self,

@@ -287,7 +287,7 @@ def _check_used(how: Sampling, *used: str) -> None:
     for name in ("schedule", "confidence_noise", "grid", "halton_roll", "precision", *REMASKED):
         value = getattr(how, name)
         if name not in used and value != getattr(Sampling, name):
-            raise ValueError(f"{name} is {value}, and transition {how.transition} does not use it; leave it out or give another")
+            raise ValueError(f"{name} is {value}, and transition {how.transition} does not use it; leave it out")
 
 
 REMASKED = ("eta", "t_on", "t_off", "alpha_on")

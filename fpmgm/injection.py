@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F  # noqa: N812
 
 from fpmgm.names import choose
+from fpmgm.products import Linear, linear
 from fpmgm.sums import run_again
 from fpmgm.types import Hidden
 
@@ -27,7 +28,7 @@ class MLPInjection(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.fc1 = nn.Linear(2 * width, 2 * width)
-        self.fc2 = nn.Linear(2 * width, width)
+        self.fc2 = Linear(2 * width, width)
 
     @property
     def reads(self) -> nn.Linear:
@@ -203,7 +204,7 @@ class Injection(nn.Module):
     def constant(self, h_pre: Hidden) -> Constant:
         """All that depends on h_pre alone: once per solve."""
         if self._folded:
-            return F.linear(h_pre, *self._folded)
+            return linear(h_pre, *self._folded)
         return self.mix.constant(self.project(h_pre))
 
     @contextmanager

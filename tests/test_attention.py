@@ -33,6 +33,13 @@ def test_plain_products_in_bfloat16_are_attention_and_have_its_gradients(num_que
         torch.testing.assert_close(other.grad.float(), part.grad, atol=0.1, rtol=0.1)
 
 
+def test_without_gradients_shares_are_those_of_a_softmax_in_float32_to_the_bit() -> None:
+    scores = (9 * torch.randn(2, 3, 5, 64, generator=generator(0))).bfloat16()
+    exact = torch.softmax(scores.float(), dim=-1).bfloat16()
+    assert torch.equal(attention._shares(scores), exact)
+    assert torch.equal(attention._shares(scores.requires_grad_()), exact)
+
+
 def test_plain_products_are_taken_in_bfloat16_only_and_for_short_sequences_without_a_mask(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

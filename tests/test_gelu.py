@@ -8,14 +8,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.utils.flop_counter import FlopCounterMode
 
-from fpmgm import gelu
+from fpmgm import products
 from fpmgm.gelu import GeluMLP
 from fpmgm.randomness import generator
 
 WIDTH = 64
 ROWS = (2, 128)  # the fewest that oneDNN is asked for
 
-needs_onednn = pytest.mark.skipif(not gelu._has_onednn(), reason="torch has no such operation here, or no use")
+
+@pytest.fixture(autouse=True)
+def on_intel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where torch's own products are fast, so that only the GELU is a reason for oneDNN."""
+    monkeypatch.setattr(products, "is_slow_here", lambda: False)
+
+
+needs_onednn = pytest.mark.skipif(not products.has_onednn(), reason="torch has no such operation here, or no use")
 
 
 def given(width: int = WIDTH) -> Tensor:
@@ -72,7 +79,7 @@ def test_elsewhere_it_is_the_plain_form_to_the_bit(case: str, monkeypatch: pytes
     elif case in ("double", "bfloat16"):
         made, x = made.to(getattr(torch, case)), x.to(getattr(torch, case))
     elif case == "missing":
-        monkeypatch.setattr(gelu, "_has_onednn", lambda: False)
+        monkeypatch.setattr(products, "has_onednn", lambda: False)
     elif case == "rounded":  # a layer of another class has a way of its own
         made[0].__class__ = type("Rounded", (nn.Linear,), {})
     with torch.autocast("cpu", torch.bfloat16, enabled=case == "autocast"):

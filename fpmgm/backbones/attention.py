@@ -17,8 +17,16 @@ def attend(
     """softmax(q k^T / sqrt(d)) v, where a position sees all keys, or those that `sees` or `is_causal` leave."""
     if sees is None and not is_causal and _is_faster_plain(q, k):
         scores = (q * q.shape[-1] ** -0.5) @ k.mT
-        return torch.softmax(scores, dim=-1, dtype=torch.float32).to(scores.dtype) @ v.to(scores.dtype)
+        return _shares(scores) @ v.to(scores.dtype)
     return F.scaled_dot_product_attention(q, k, v, sees, is_causal=is_causal)
+
+
+def _shares(scores: ByHead) -> ByHead:
+    """softmax in float32, rounded. Without gradients torch rounds as it goes, to the same bits: no copy in float32 is
+    made, which takes longer than the softmax where it is too large to be kept for the next one."""
+    if scores.requires_grad:
+        return torch.softmax(scores, dim=-1, dtype=torch.float32).to(scores.dtype)
+    return torch.softmax(scores, dim=-1)
 
 
 def _is_faster_plain(q: ByHead, k: ByHead) -> bool:

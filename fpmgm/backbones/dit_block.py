@@ -11,6 +11,7 @@ from torch.nn import functional as F  # noqa: N812
 from fpmgm.backbones.attention import attend
 from fpmgm.backbones.kept import Heads, KeptKeys, Keys, Projected, by_row
 from fpmgm.gelu import GeluMLP
+from fpmgm.products import Linear, linear
 from fpmgm.sums import added
 from fpmgm.types import Features, Hidden, PerSequence, Places, Tokens
 
@@ -93,8 +94,8 @@ class Block(nn.Module):
         self.num_heads = num_heads
         self.is_causal = is_causal
         self.norm1 = nn.LayerNorm(width, bias=False)
-        self.attn_qkv = nn.Linear(width, 3 * width, bias=False)
-        self.attn_out = nn.Linear(width, width, bias=False)
+        self.attn_qkv = Linear(width, 3 * width, bias=False)
+        self.attn_out = Linear(width, width, bias=False)
         self.norm2 = nn.LayerNorm(width, bias=False)
         self.mlp = GeluMLP(width, 4 * width)
         self.adaLN_modulation = zero_linear(cond_width, 6 * width)  # the checkpoints' name
@@ -155,9 +156,9 @@ class Block(nn.Module):
         """
         width, index = h.shape[-1], places.by_row
         normed = modulate(self.norm1(h), m.shift_attn, m.scale_attn)
-        k, v = self._heads(F.linear(normed, self.attn_qkv.weight[width:])).chunk(2, dim=2)
+        k, v = self._heads(linear(normed, self.attn_qkv.weight[width:])).chunk(2, dim=2)
         asking = normed.gather(1, index[..., None].expand(-1, -1, width))
-        q = self._heads(F.linear(asking, self.attn_qkv.weight[:width]))
+        q = self._heads(linear(asking, self.attn_qkv.weight[:width]))
         sees = torch.arange(h.shape[1], device=h.device) <= index[:, None, :, None] if self.is_causal else None
         sees = seen if sees is None else sees if seen is None else sees & seen
         attended = _attend(rotation.at(index)(q), rotation(k), v, sees).flatten(0, 1)[places.slots]
@@ -169,7 +170,7 @@ class Block(nn.Module):
     def keep_keys(self, x: Features, m: Modulation, rotation: Rotation, places: Places, kept: KeptKeys) -> None:
         """Keep the keys and values of those places, where the block reads x."""
         normed = modulate(self.norm1(x), at_places(m.shift_attn, places), at_places(m.scale_attn, places))
-        k, v = self._heads(F.linear(normed, self.attn_qkv.weight[x.shape[-1] :])[None]).chunk(2, dim=2)
+        k, v = self._heads(linear(normed, self.attn_qkv.weight[x.shape[-1] :])[None]).chunk(2, dim=2)
         kept.put(places, rotation.at_flat(places)(k), v)
 
     def forward_among(

@@ -12,6 +12,7 @@ from fpmgm.backbones.attention import attend
 from fpmgm.backbones.dit_block import Vector, at_places, drop
 from fpmgm.backbones.kept import Heads, KeptKeys, Keys, Projected, by_row
 from fpmgm.backbones.lean import gated, modulated, unit
+from fpmgm.products import Linear
 from fpmgm.sums import added
 from fpmgm.types import Features, Hidden, Places, Rows
 
@@ -114,14 +115,14 @@ class Block(nn.Module):
         across = width // num_heads * num_heads  # of all heads together
         self.mlp = nn.Linear(width, 6 * width)  # of the modulations; the checkpoints' name
         self.ln1 = RMSNorm(width)
-        self.wq = nn.Linear(width, across, bias=False)
-        self.wk = nn.Linear(width, across, bias=False)
-        self.wv = nn.Linear(width, across, bias=False)
-        self.wo = nn.Linear(across, width, bias=False)
+        self.wq = Linear(width, across, bias=False)
+        self.wk = Linear(width, across, bias=False)
+        self.wv = Linear(width, across, bias=False)
+        self.wo = Linear(across, width, bias=False)
         self.ln2 = RMSNorm(width)
-        self.w1 = nn.Linear(width, mlp_width, bias=False)
-        self.w2 = nn.Linear(mlp_width, width, bias=False)
-        self.w3 = nn.Linear(width, mlp_width, bias=False)
+        self.w1 = Linear(width, mlp_width, bias=False)
+        self.w2 = Linear(mlp_width, width, bias=False)
+        self.w3 = Linear(width, mlp_width, bias=False)
 
     def modulation(self, c: Float[Tensor, "B D"]) -> Modulation:
         shift1, scale1, gate1, shift2, scale2, gate2 = self.mlp(c)[:, None].chunk(6, dim=-1)

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fpmgm.data.assets import fetch
+from fpmgm.products import linear
 
 ASSET = "stories15m"
 """The asset that holds its weights and its tokenizer."""
@@ -139,21 +140,21 @@ def features(source: Source, ids: Ids) -> Float[Tensor, "B L D"]:
 
 def logits(source: Source, ids: Ids) -> Float[Tensor, "B L V"]:
     """The logits of the next token, after each token."""
-    return functional.linear(features(source, ids), source.embedding)
+    return linear(features(source, ids), source.embedding)
 
 
 def projections(source: Source, layer: Layer, h: Tensor, cosines: Tensor, sines: Tensor) -> tuple[Tensor, ...]:
     """Queries, keys and values (..., heads, width of a head), queries and keys turned by their positions."""
-    joined = functional.linear(normed(h, layer.attention_norm), layer.query_key_value)
+    joined = linear(normed(h, layer.attention_norm), layer.query_key_value)
     query, key, value = joined.unflatten(-1, (3, source.num_heads, -1)).unbind(-3)
     return rotated(query, cosines, sines), rotated(key, cosines, sines), value
 
 
 def finished(layer: Layer, h: Tensor, mixed: Tensor) -> Tensor:
     """The block's output, from its input and the mixed values."""
-    h = h + functional.linear(mixed, layer.output)
-    gate, up = functional.linear(normed(h, layer.mlp_norm), layer.gate_and_up).chunk(2, dim=-1)
-    return h + functional.linear(functional.silu(gate) * up, layer.down)
+    h = h + linear(mixed, layer.output)
+    gate, up = linear(normed(h, layer.mlp_norm), layer.gate_and_up).chunk(2, dim=-1)
+    return h + linear(functional.silu(gate) * up, layer.down)
 
 
 def normed(h: States, weight: Tensor) -> States:

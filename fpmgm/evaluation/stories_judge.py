@@ -24,6 +24,7 @@ from fpmgm.data.stories_tokenizer import load_tokenizer as load_source_tokenizer
 from fpmgm.devices import device_named
 from fpmgm.evaluation.intervals import Interval, bootstrap
 from fpmgm.evaluation.judges import STORIES_IDS, STORIES_SOURCE, Judge, Reading
+from fpmgm.products import linear
 from fpmgm.progress import tracked
 from fpmgm.symbols import END_OF_TEXT, load_tokenizer
 
@@ -108,10 +109,7 @@ def read_stories(source: Source, stories: Sequence[Ids]) -> list[tuple[Nats, Fea
 
 def _nats(source: Source, hidden: Float[Tensor, "M D"], targets: Int[Tensor, " M"]) -> Float[Tensor, " M"]:
     parts = zip(hidden.split(POSITIONS_AT_ONCE), targets.split(POSITIONS_AT_ONCE), strict=True)
-    losses = [
-        functional.cross_entropy(functional.linear(part, source.embedding), ids, reduction="none")
-        for part, ids in parts
-    ]
+    losses = [functional.cross_entropy(linear(part, source.embedding), ids, reduction="none") for part, ids in parts]
     return torch.cat(losses)
 
 

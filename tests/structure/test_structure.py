@@ -16,7 +16,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = [
     {"types", "names", "schema", "hub", "progress", "provenance", "files", "pictures"},
-    {"devices", "symbols", "places"},
+    {"devices", "symbols", "places", "products"},
     {"randomness", "draws", "masking", "head_loss", "gelu", "sums", "locks", "cluster", "positionwise"},
     {"solvers", "reuse", "transitions", "budget", "guidance"},
     {"remasking", "resting"},
