@@ -32,14 +32,14 @@ def seconds(form: Callable[[Tensor], Tensor], x: Tensor) -> float:
 def ratios(width: int, rows: int, rounds: int) -> dict[str, float]:
     """Of the layer and of the MLP."""
     mlp = GeluMLP(width, 4 * width)
-    first, last = ((layer.weight, layer.bias) for layer in (mlp[0], mlp[2]))
+    weight, bias, *last = mlp.parameters()
     x = torch.randn(rows, width, generator=generator(0))
 
     def plain(x: Tensor) -> Tensor:
-        return functional.linear(functional.gelu(functional.linear(x, *first), approximate="tanh"), *last)
+        return functional.linear(functional.gelu(functional.linear(x, weight, bias), approximate="tanh"), *last)
 
     pairs: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
-        "layer": (lambda x: linear(x, *first), lambda x: functional.linear(x, *first)),
+        "layer": (lambda x: linear(x, weight, bias), lambda x: functional.linear(x, weight, bias)),
         "mlp": (mlp, plain),
     }
     found = {

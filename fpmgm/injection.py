@@ -29,6 +29,7 @@ class MLPInjection(nn.Module):
         super().__init__()
         self.fc1 = nn.Linear(2 * width, 2 * width)
         self.fc2 = Linear(2 * width, width)
+        self.of_h: Tensor | None = None  # the part of fc1 that reads h, in one piece, while no weight changes
 
     @property
     def reads(self) -> nn.Linear:
@@ -43,7 +44,8 @@ class MLPInjection(nn.Module):
         return run_again(self._mix, h, constant) if torch.is_grad_enabled() else self._mix(h, constant)
 
     def _mix(self, h: Hidden, constant: Constant) -> Hidden:
-        hidden = F.linear(h, self.fc1.weight[:, : h.shape[-1]]) + constant
+        of_h = self.fc1.weight[:, : h.shape[-1]] if self.of_h is None else self.of_h
+        hidden = linear(h, of_h) + constant
         return self.fc2(F.gelu(hidden, approximate="tanh"))
 
     def set_exact(self, a: float, b: float) -> None:
@@ -62,6 +64,7 @@ class LinearInjection(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.fc = nn.Linear(2 * width, width)
+        self.of_h: Tensor | None = None  # the part of fc that reads h, in one piece, while no weight changes
 
     @property
     def reads(self) -> nn.Linear:
@@ -72,7 +75,8 @@ class LinearInjection(nn.Module):
         return F.linear(u, self.fc.weight[:, u.shape[-1] :], self.fc.bias)
 
     def forward(self, h: Hidden, constant: Constant) -> Hidden:
-        return F.linear(h, self.fc.weight[:, : h.shape[-1]]) + constant
+        of_h = self.fc.weight[:, : h.shape[-1]] if self.of_h is None else self.of_h
+        return linear(h, of_h) + constant
 
     def set_exact(self, a: float, b: float) -> None:
         eye = torch.eye(self.fc.out_features)
@@ -209,16 +213,20 @@ class Injection(nn.Module):
 
     @contextmanager
     def folded(self) -> Iterator[None]:
-        """While no weight changes: G and the layer that reads u as one layer, a product less a solve. No gradients."""
+        """While no weight changes: G and the layer that reads u as one layer, a product less a solve, and what reads h
+        in one piece. No gradients."""
         if isinstance(self.project, nn.Linear) and isinstance(self.mix, MLPInjection | LinearInjection):
             layer = self.mix.reads
             with torch.no_grad():
                 of_u = layer.weight[:, self.project.out_features :]
                 self._folded = of_u @ self.project.weight, of_u @ self.project.bias + layer.bias
+                self.mix.of_h = layer.weight[:, : self.project.out_features].contiguous()
         try:
             yield
         finally:
             self._folded = None
+            if isinstance(self.mix, MLPInjection | LinearInjection):
+                self.mix.of_h = None
 
     def forward(self, h: Hidden, constant: Constant) -> Hidden:
         """What the fixed-point blocks read: once per iteration."""
