@@ -193,17 +193,20 @@ def test_an_iteration_and_a_solve_cost_what_was_counted_by_hand(kind: str, in_lo
 def test_folded_an_injection_says_the_same_and_a_solve_costs_a_layer_less(kind: str, once: int) -> None:
     injection, h, h_pre = build(kind)
     expected = injection.constant(h_pre)
+    mixed = injection(h, expected)
     with injection.folded():
         torch.testing.assert_close(injection.constant(h_pre), expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(injection(h, expected), mixed, rtol=1e-5, atol=1e-5)
         assert multiply_adds(lambda: injection.constant(h_pre)) == once * h[..., 0].numel() * WIDTH**2
     assert injection.constant(h_pre).requires_grad  # as it was
 
 
 def test_weights_that_change_after_folding_are_read_anew() -> None:
-    injection, _, h_pre = build("mlp")
+    injection, h, h_pre = build("mlp")
     with injection.folded():
         pass
     injection.set_exact(0.5, 2.0)
+    torch.testing.assert_close(injection(h, injection.constant(h_pre)), 0.5 * h + 2 * h_pre)
     with torch.no_grad(), injection.folded():
         torch.testing.assert_close(injection.constant(h_pre)[..., :WIDTH], 2 * h_pre)
 
