@@ -65,7 +65,7 @@ def test_the_quick_start_tells_what_the_source_found_in_the_default_model_and_in
     assert told.startswith("Stored, not measured now: in held-out stories")
     assert "stories-source, which wrote the stories that were learned, finds" in told
     values = [near_one[budget]["metrics"]["perplexity_per_sample"]["value"] for budget in (24, 48, 96)]
-    assert f"{', '.join(f'{value:,.0f}' for value in values)} in samples at budgets 24, 48, 96 (86 each, " in told
+    assert f"{', '.join(f'{value:,.0f}' for value in values)} in samples at budgets 24, 48, 96 (258 each, " in told
     assert "temperature 0.95), and " in told
     assert f"{kept['real']['metrics']['perplexity_per_sample']['value']:.1f} in stories of its own" in told
 
