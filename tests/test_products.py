@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -80,6 +80,16 @@ def test_elsewhere_it_is_torchs_own_to_the_bit(case: str, monkeypatch: pytest.Mo
     with torch.autocast("cpu", torch.bfloat16, enabled=case == "autocast"):
         assert not is_by_onednn(lambda: linear(x, weight, bias))
         assert torch.equal(linear(x, weight, bias), F.linear(x, weight, bias))
+
+
+@torch.no_grad()
+def test_plain_layers_of_another_network_are_quickened_and_no_others() -> None:
+    own = type("Own", (nn.Linear,), {})
+    network = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ModuleDict({"own": own(WIDTH, WIDTH)})["own"])
+    before = network(given())
+    products.quicken(network)
+    assert [type(layer) for layer in network] == [Linear, own]
+    torch.testing.assert_close(network(given()), before, rtol=1e-4, atol=1e-5)
 
 
 @torch.no_grad()

@@ -27,6 +27,7 @@ from fpmgm.evaluation.evaluator import ConventionName as ConventionName
 from fpmgm.files import whole_folder
 from fpmgm.names import choose
 from fpmgm.objectives import token_nll
+from fpmgm.products import quicken
 from fpmgm.progress import tracked
 from fpmgm.symbols import END_OF_TEXT
 
@@ -229,6 +230,7 @@ def _hub(source: str, name: str, max_length: int, device: str, convention: str) 
     logging.disable_progress_bar()
     place = device_named(device)
     model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).eval().to(place)
+    quicken(model)
     tokenizer = AutoTokenizer.from_pretrained(source)
     end = tokenizer.convert_tokens_to_ids(END_OF_TEXT)
     end = end if isinstance(end, int) else tokenizer.bos_token_id
