@@ -181,7 +181,8 @@ class MaskedCrossEntropy(WithoutTeacher):
     where the other is and in more places, 0.05 to 0.3 later in time. A plain stack has no solver and takes 0."""
     rest: bool = False
     """Whether visible positions rest after the first iteration of an update, as `--solve changed-and-masked` lets them
-    in sampling. The paper's solver iterates everywhere. Validation in the run follows it."""
+    in sampling. The paper's solver iterates everywhere. Validation in the run follows it. Updates are
+    faster, and models of equal time are worse (docs/results/resting)."""
 
     def __post_init__(self) -> None:
         choose("weighting", self.weighting, dict.fromkeys(("bound", "masked", "all")))
