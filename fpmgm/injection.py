@@ -220,7 +220,8 @@ class Injection(nn.Module):
             with torch.no_grad():
                 of_u = layer.weight[:, self.project.out_features :]
                 self._folded = of_u @ self.project.weight, of_u @ self.project.bias + layer.bias
-                self.mix.of_h = layer.weight[:, : self.project.out_features].contiguous()
+                of_h = layer.weight[:, : self.project.out_features]
+                self.mix.of_h = of_h.clone(memory_format=torch.contiguous_format)
         try:
             yield
         finally:
