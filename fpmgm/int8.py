@@ -60,5 +60,5 @@ def in_precision(denoiser: Learned, device: torch.device, dtype: str) -> Learned
                 if isinstance(layer, nn.Linear) and name != getattr(block, "modulating", None):
                     block.set_submodule(name, Int8Linear.of(layer))
         if denoiser.injection is not None and isinstance(denoiser.injection.mix, MLPInjection):
-            denoiser.injection.mix.fc2 = Int8Linear.of(denoiser.injection.mix.fc2)
+            denoiser.injection.mix.set_submodule("fc2", Int8Linear.of(denoiser.injection.mix.fc2))
     return denoiser
