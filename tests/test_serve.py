@@ -461,7 +461,7 @@ def test_what_goes_wrong_in_a_run_is_told_and_the_next_one_is_answered(
             openai.InternalServerError, match="the run failed: FloatingPointError: logits are not finite"
         ):
             found.complete(prompt="the sea", fpmgm=BUDGET)
-        assert found.complete(prompt="the sea", fpmgm=BUDGET).choices[0].text
+        assert found.complete(prompt="the sea", fpmgm=BUDGET).choices[0].finish_reason  # its text may be empty
     assert "FloatingPointError" in capfd.readouterr().err
 
 
