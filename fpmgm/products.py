@@ -1,8 +1,8 @@
 """Linear layers in float32 on the CPU, where nothing is learned: by oneDNN on processors on which it is faster.
 
 torch multiplies float32 by MKL, which has its best kernels for Intel's processors only. On an AMD EPYC with AVX-512 one
-product of oneDNN takes 0.36 to 0.5 of its time (benchmarks/mlp.py). torch offers it as an operation without gradients.
-Results differ by rounding.
+product of oneDNN takes 0.44 to 0.52 of its time from 2,048 rows on (benchmarks/mlp.py). torch offers it as an
+operation without gradients. Results differ by rounding.
 """
 
 from functools import cache
@@ -20,7 +20,7 @@ FEWEST = 1 << 16
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x W^T + b."""
-    if not torch.compiler.is_compiling() and is_slow_here() and is_for_onednn(x, weight, bias):
+    if is_for_onednn(x, weight, bias) and is_slow_here():
         found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
         return found
     return functional.linear(x, weight, bias)
