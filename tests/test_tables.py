@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fpmgm.evaluation import layout
+from fpmgm.evaluation import layout, plots
 from fpmgm.evaluation.evaluator import Metric
 from fpmgm.evaluation.intervals import Interval
 from fpmgm.evaluation.latency import Timing
@@ -139,3 +139,9 @@ def test_the_axes_of_a_plot_are_named_by_what_they_cost(tmp_path: Path) -> None:
     drawn = {file.suffix: file for file in quality_against_cost(rows, "entropy", "entropy", tmp_path / "plot")}
     text = drawn[".svg"].read_text()
     assert all(words in text for words in ("block evaluations", "multiply-adds", "seconds"))
+
+
+def test_the_numbers_of_a_heat_map_rise_and_other_settings_stay_as_they_came() -> None:
+    assert plots._in_order([8, 6, 1, 16, 6]) == [1, 6, 8, 16]
+    assert plots._in_order(["none", "full", "none"]) == ["none", "full"]
+    assert plots._in_order([None, 0.1]) == [None, 0.1]

@@ -41,8 +41,8 @@ class StagesCommand(OnWorkers):
     judge: str = "stories-source"
     """Who judges samples: stories-source, smollm2, a causal model of ours or one of the hub."""
     second_judge: str = ""
-    """Who also judges the base models and the headline lines, in Halton order, at the budgets 24 and 96. If it is empty,
-    there is no second judge."""
+    """Who also judges the base models and the headline lines, in Halton order, at the budgets 24 and 96. If it is
+    empty, there is no second judge."""
     convention: Literal["paper", "published"] = "paper"
     """Which tokens of a text the judges score: as the paper has it, or as the public code of MDLM (published)."""
     device: str = "auto"

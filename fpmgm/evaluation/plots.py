@@ -1,6 +1,6 @@
 """Plots of results, as PNG and SVG: on white, in colours and markers that print and screens of any mode tell apart."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,7 @@ def heat_map(
     file: Path,
 ) -> list[Path]:
     """A metric over two settings, each cell with its number; `titles` are those of the columns, rows and the metric."""
-    columns, lines = (list(dict.fromkeys(map(of, rows))) for of in (across, down))
+    columns, lines = (_in_order(map(of, rows)) for of in (across, down))
     values = np.full((len(lines), len(columns)), np.nan)
     for row in rows:
         values[lines.index(down(row)), columns.index(across(row))] = row.metrics[name].value
@@ -100,6 +100,12 @@ def heat_map(
     axis.set(xlabel=titles[0], ylabel=titles[1])
     figure.colorbar(image, label=titles[2])
     return save(figure, file)
+
+
+def _in_order(values: Iterable[Any]) -> list[Any]:
+    """Each value once: numbers from the least on, anything else as it came."""
+    once = list(dict.fromkeys(values))
+    return sorted(once) if all(isinstance(value, int | float) for value in once) else once
 
 
 def lines_by_update(series: Mapping[str, Sequence[tuple[int, float]]], title: str, file: Path) -> list[Path]:
